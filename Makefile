@@ -1,0 +1,57 @@
+# Everything groundplane needs is set up by the target that needs it: Python 3.11+ and make suffice.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test check lint types imports bench proto lock clean setup
+
+demo: $(VENV)/.runtime      ## start a lab, bring the GPU stack up, show it
+	$(BIN)/groundplane lab demo
+
+test: $(VENV)/.dev          ## everything that must hold: style, types, imports, tests, coverage
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=json:.coverage.json --cov-report=
+	$(BIN)/python tests/coverage_gate.py .coverage.json
+	$(MAKE) --no-print-directory check
+
+check: lint types imports
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+imports: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev         ## speed and size: tables with a ratio against a stated reference
+	$(BIN)/python -m bench
+
+proto: $(VENV)/.dev         ## regenerate the kubelet gRPC stubs from our .proto files
+	$(BIN)/python src/groundplane/node/kubeletapi/generate.py
+
+lock:                       ## re-resolve the lock files (needs uv)
+	printf "hatchling\neditables\n" | uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  - -o requirements-build.lock
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  pyproject.toml -o requirements.lock
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	  pyproject.toml --group dev -c requirements.lock -o requirements-dev.lock
+
+setup: $(VENV)/.dev
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: $(VENV)/bin/python requirements.lock requirements-build.lock pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-build.lock -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.json .import_linter_cache

@@ -1,0 +1,77 @@
+"""Every label, annotation, resource and path string, once.
+
+Names are NVIDIA's (contracts/control-plane.md); a string that two programs share is never spelled
+out anywhere else.
+"""
+
+from typing import Final
+
+GROUP: Final = "nvidia.com"
+DOMAIN: Final = "nvidia.com"
+
+# --- Node labels written by node feature discovery and read by the operator -----------------------------------------
+NFD_PREFIX: Final = "feature.node.kubernetes.io/"
+PCI_GPU_LABELS: Final = (
+    "feature.node.kubernetes.io/pci-10de.present",
+    "feature.node.kubernetes.io/pci-0302_10de.present",
+    "feature.node.kubernetes.io/pci-0300_10de.present",
+)
+KERNEL_VERSION: Final = "feature.node.kubernetes.io/kernel-version.full"
+OS_RELEASE_ID: Final = "feature.node.kubernetes.io/system-os_release.ID"
+OS_RELEASE_VERSION_ID: Final = "feature.node.kubernetes.io/system-os_release.VERSION_ID"
+OS_RELEASE_VERSION_MAJOR: Final = "feature.node.kubernetes.io/system-os_release.VERSION_ID.major"
+OSTREE_VERSION: Final = "feature.node.kubernetes.io/system-os_release.OSTREE_VERSION"
+
+# --- Node labels of the operator and its operands ---------------------------------------------------------------------
+GPU_PRESENT: Final = "nvidia.com/gpu.present"
+WORKLOAD_CONFIG: Final = "nvidia.com/gpu.workload.config"
+DEPLOY_PREFIX: Final = "nvidia.com/gpu.deploy."
+DEPLOY_OPERANDS: Final = DEPLOY_PREFIX + "operands"
+DEPLOY_DRIVER: Final = DEPLOY_PREFIX + "driver"
+DEPLOY_TOOLKIT: Final = DEPLOY_PREFIX + "container-toolkit"
+DEPLOY_DEVICE_PLUGIN: Final = DEPLOY_PREFIX + "device-plugin"
+DEPLOY_GFD: Final = DEPLOY_PREFIX + "gpu-feature-discovery"
+DEPLOY_DCGM: Final = DEPLOY_PREFIX + "dcgm"
+DEPLOY_DCGM_EXPORTER: Final = DEPLOY_PREFIX + "dcgm-exporter"
+DEPLOY_NODE_STATUS_EXPORTER: Final = DEPLOY_PREFIX + "node-status-exporter"
+DEPLOY_OPERATOR_VALIDATOR: Final = DEPLOY_PREFIX + "operator-validator"
+DEPLOY_MIG_MANAGER: Final = DEPLOY_PREFIX + "mig-manager"
+DEPLOY_CLIENT: Final = DEPLOY_PREFIX + "client"
+DEPLOY_SANDBOX_DEVICE_PLUGIN: Final = DEPLOY_PREFIX + "sandbox-device-plugin"
+DEPLOY_KATA_SANDBOX_DEVICE_PLUGIN: Final = DEPLOY_PREFIX + "kata-sandbox-device-plugin"
+DEPLOY_SANDBOX_VALIDATOR: Final = DEPLOY_PREFIX + "sandbox-validator"
+DEPLOY_VFIO_MANAGER: Final = DEPLOY_PREFIX + "vfio-manager"
+DEPLOY_KATA_MANAGER: Final = DEPLOY_PREFIX + "kata-manager"
+DEPLOY_CC_MANAGER: Final = DEPLOY_PREFIX + "cc-manager"
+DEPLOY_VGPU_MANAGER: Final = DEPLOY_PREFIX + "vgpu-manager"
+DEPLOY_VGPU_DEVICE_MANAGER: Final = DEPLOY_PREFIX + "vgpu-device-manager"
+MIG_CAPABLE: Final = "nvidia.com/mig.capable"
+MIG_CONFIG: Final = "nvidia.com/mig.config"
+MPS_CAPABLE: Final = "nvidia.com/mps.capable"
+GPU_PRODUCT: Final = "nvidia.com/gpu.product"
+VGPU_HOST_DRIVER_VERSION: Final = "nvidia.com/vgpu.host-driver-version"
+DEVICE_PLUGIN_CONFIG: Final = "nvidia.com/device-plugin.config"
+DRIVER_OWNER: Final = "nvidia.com/gpu-operator.driver.owner"
+
+# --- Node annotations ---------------------------------------------------------------------------------------------------
+DRIVER_UPGRADE_ENABLED: Final = "nvidia.com/gpu-driver-upgrade-enabled"
+
+# --- Labels and annotations on objects --------------------------------------------------------------------------------
+STATE_LABEL: Final = "nvidia.com/gpu-operator.state"
+"""Names the operand state that owns an object. NVIDIA's operator writes it on NVIDIADriver objects only."""
+LAST_APPLIED_HASH: Final = "nvidia.com/last-applied-hash"
+OPENSHIFT_SCC: Final = "openshift.io/scc"
+PRECOMPILED: Final = "nvidia.com/precompiled"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
+
+# --- Resources and process names ----------------------------------------------------------------------------------------
+GPU_RESOURCE: Final = "nvidia.com/gpu"
+FIELD_MANAGER: Final = "groundplane-operator"
+LEASE_NAME: Final = "53822513.nvidia.com"
+
+# --- Paths on a GPU node --------------------------------------------------------------------------------------------------
+VALIDATIONS_DIR: Final = "/run/nvidia/validations"
+DRIVER_ROOT: Final = "/run/nvidia/driver"
+TOOLKIT_INSTALL_DIR: Final = "/usr/local/nvidia"
+KUBELET_ROOT: Final = "/var/lib/kubelet"
