@@ -1,0 +1,244 @@
+"""What we keep of an object in a cache: slim msgspec Structs, decoded straight from the API server's bytes.
+
+msgspec skips every field that a view does not name, so a node's 20 images never become Python objects. Label and
+annotation keys that decide nothing here are dropped while decoding, and what stays is interned: 5,000 nodes share one
+copy of each key and of each common value. Our own few objects (DaemonSets and the like) are not slimmed; they are kept
+as plain dicts. What the values mean is left to the operator.
+"""
+
+import datetime
+import sys
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import field
+from msgspec.structs import force_setattr
+
+from ..api import names
+
+_EMPTY: dict[str, str] = {}
+_NFD_KEPT = frozenset(
+    value for value in vars(names).values() if isinstance(value, str) and value.startswith(names.NFD_PREFIX)
+) | frozenset(names.PCI_GPU_LABELS)
+_DOMAIN_PREFIX = names.DOMAIN + "/"
+
+
+class OwnerReference(msgspec.Struct, frozen=True, gc=False):
+    """Who made the object; ``controller`` marks the one that manages it."""
+
+    uid: str = ""
+    kind: str = ""
+    name: str = ""
+    apiVersion: str = ""
+    controller: bool | None = None
+
+
+class Meta(msgspec.Struct, frozen=True, gc=False):
+    """``metadata`` of an object, without managedFields. Times are RFC 3339 text, in UTC."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resourceVersion: str = ""
+    generation: int = 0
+    creationTimestamp: str | None = None
+    deletionTimestamp: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    ownerReferences: tuple[OwnerReference, ...] = ()
+
+    @property
+    def deleting(self) -> bool:
+        """Deletion was asked for; the object waits for its finalizers or its grace period."""
+        return self.deletionTimestamp is not None
+
+
+class MetaView(msgspec.Struct, frozen=True, gc=False):
+    """An object of any kind, metadata only."""
+
+    metadata: Meta = Meta()
+
+
+class NodeMeta(msgspec.Struct, frozen=True, gc=False):
+    """``metadata`` of a node; labels and annotations hold only keys that matter here (see :func:`relevant`)."""
+
+    name: str = ""
+    uid: str = ""
+    resourceVersion: str = ""
+    creationTimestamp: str | None = None
+    deletionTimestamp: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    has_nfd: bool = False
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "has_nfd", any(key.startswith(names.NFD_PREFIX) for key in self.labels))
+        force_setattr(self, "labels", relevant(self.labels))
+        force_setattr(self, "annotations", relevant(self.annotations))
+
+    @property
+    def namespace(self) -> str:
+        """Nodes live in no namespace."""
+        return ""
+
+    @property
+    def deleting(self) -> bool:
+        """Deletion was asked for."""
+        return self.deletionTimestamp is not None
+
+
+class NodeInfo(msgspec.Struct, frozen=True, gc=False):
+    """``status.nodeInfo``: what the kubelet says of its machine."""
+
+    containerRuntimeVersion: str = ""
+    kernelVersion: str = ""
+    osImage: str = ""
+    architecture: str = ""
+    kubeletVersion: str = ""
+
+
+class NodeStatus(msgspec.Struct, frozen=True, gc=False):
+    """``status`` of a node, without images, conditions and addresses."""
+
+    nodeInfo: NodeInfo = NodeInfo()
+
+
+class NodeSpec(msgspec.Struct, frozen=True, gc=False):
+    """``spec`` of a node."""
+
+    unschedulable: bool = False
+
+
+class NodeView(msgspec.Struct, frozen=True, gc=False):
+    """A node as the operator sees it."""
+
+    metadata: NodeMeta = field(default_factory=NodeMeta)
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "spec", _shared(self.spec))
+        force_setattr(self, "status", _shared(self.status))
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.metadata.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels that matter here; read-only."""
+        return self.metadata.labels
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The annotations that matter here; read-only."""
+        return self.metadata.annotations
+
+    @property
+    def has_nfd(self) -> bool:
+        """Any label of node feature discovery was there, kept here or not."""
+        return self.metadata.has_nfd
+
+    @property
+    def container_runtime(self) -> str:
+        """``status.nodeInfo.containerRuntimeVersion``, e.g. ``containerd://2.1.4``; empty before the kubelet said."""
+        return self.status.nodeInfo.containerRuntimeVersion
+
+
+class PodSpec(msgspec.Struct, frozen=True, gc=False):
+    """``spec`` of a pod: where it runs."""
+
+    nodeName: str = ""
+
+
+class ContainerStatus(msgspec.Struct, frozen=True, gc=False):
+    """One container's readiness."""
+
+    ready: bool = False
+
+
+class PodStatus(msgspec.Struct, frozen=True, gc=False):
+    """``status`` of a pod: its phase and its containers' readiness."""
+
+    phase: str = ""
+    containerStatuses: tuple[ContainerStatus, ...] = ()
+
+
+class PodView(msgspec.Struct, frozen=True, gc=False):
+    """A pod as the operator sees it."""
+
+    metadata: Meta = Meta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def name(self) -> str:
+        """The pod's name."""
+        return self.metadata.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The pod's labels; read-only."""
+        return self.metadata.labels
+
+    @property
+    def owner_uid(self) -> str:
+        """UID of the first owner reference, empty without one (contracts/control-plane.md 4.2, step 5)."""
+        return self.metadata.ownerReferences[0].uid if self.metadata.ownerReferences else ""
+
+    @property
+    def phase(self) -> str:
+        """Pending, Running, Succeeded, Failed or Unknown."""
+        return self.status.phase
+
+    @property
+    def ready(self) -> bool:
+        """Every container is Ready; a pod whose containers the kubelet has not reported is not."""
+        return bool(self.status.containerStatuses) and all(c.ready for c in self.status.containerStatuses)
+
+    @property
+    def node_name(self) -> str:
+        """The node it is bound to, empty while unscheduled."""
+        return self.spec.nodeName
+
+    @property
+    def deleting(self) -> bool:
+        """Deletion was asked for."""
+        return self.metadata.deleting
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+_SHARED: dict[Any, Any] = {}
+_SHARED_LIMIT = 4096
+
+
+def _shared(value: S) -> S:
+    """One copy of an equal immutable Struct: a fleet has few kinds of machines."""
+    if len(_SHARED) >= _SHARED_LIMIT:
+        _SHARED.clear()
+    found: S = _SHARED.setdefault(value, value)
+    return found
+
+
+def relevant(pairs: Mapping[str, str]) -> dict[str, str]:
+    """The labels or annotations that matter here, interned.
+
+    Kept are all of ``nvidia.com/`` (and of its subdomains, as GPU features use them) and the keys of node feature
+    discovery that ``api/names.py`` names.
+    """
+    kept = {sys.intern(k): sys.intern(v) for k, v in pairs.items() if _matters(k)}
+    return kept or _EMPTY
+
+
+def _matters(key: str) -> bool:
+    if key.startswith(names.NFD_PREFIX):
+        return key in _NFD_KEPT
+    domain = key.partition("/")[0]
+    return key.startswith(_DOMAIN_PREFIX) or domain.endswith("." + names.DOMAIN)
+
+
+def parse_time(text: str | None) -> datetime.datetime | None:
+    """An API timestamp (RFC 3339) as an aware datetime; None for None or empty text."""
+    return msgspec.convert(text, datetime.datetime) if text else None
