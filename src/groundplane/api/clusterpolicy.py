@@ -12,11 +12,17 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, field
 
+from . import fragments
+
 JSON = dict[str, Any]
 """A Kubernetes fragment that is passed through to a pod as it is (tolerations, resources, security context)."""
 
 DURATION = "^(0|(([0-9]+)y)?(([0-9]+)w)?(([0-9]+)d)?(([0-9]+)h)?(([0-9]+)m)?(([0-9]+)s)?(([0-9]+)ms)?)$"
 IMAGE = r"[a-zA-Z0-9\-]+"
+QUALIFIED_NAME = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
+)
+REASON = "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 
 
 def _schema(**keys: object) -> Meta:
@@ -31,20 +37,23 @@ Image = Annotated[str, _schema(pattern=IMAGE)]
 Int32 = Annotated[int, _schema(format="int32")]
 Positive = Annotated[int, _schema(format="int32", minimum=1)]
 Off = Annotated[bool, _schema(default=False)]
+Resources = Annotated[JSON, Meta(extra_json_schema=fragments.RESOURCES)]
+Toleration = Annotated[JSON, Meta(extra_json_schema=fragments.TOLERATION)]
+PodSecurityContext = Annotated[JSON, Meta(extra_json_schema=fragments.POD_SECURITY_CONTEXT)]
 
 
 class Spec(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """Base of every section."""
 
 
-class EnvVar(Spec):
+class EnvVar(Spec, frozen=True):
     """One environment variable of an operand's container."""
 
     name: str
     value: str | None = None
 
 
-class ImageSpec(Spec):
+class ImageSpec(Spec, frozen=True):
     """Where an image comes from (contract 1.6)."""
 
     repository: str | None = None
@@ -54,7 +63,7 @@ class ImageSpec(Spec):
     imagePullSecrets: list[str] | None = None
 
 
-class Component(ImageSpec):
+class Component(ImageSpec, frozen=True):
     """The fields common to operand sections (contract 1.1)."""
 
     enabled: bool | None = None
@@ -62,20 +71,20 @@ class Component(ImageSpec):
     env: list[EnvVar] | None = None
 
 
-class Operand(Component):
+class Operand(Component, frozen=True):
     """An operand section with pod resources and host network."""
 
-    resources: JSON | None = None
+    resources: Resources | None = None
     hostNetwork: bool | None = None
 
 
-class NamedConfig(Spec):
+class NamedConfig(Spec, frozen=True):
     """A reference to a ConfigMap by name, in the operator's namespace."""
 
     name: str | None = None
 
 
-class Relabeling(Spec):
+class Relabeling(Spec, frozen=True):
     """One Prometheus relabelling rule; keys are camelCase only (contract 1.4)."""
 
     action: (
@@ -98,7 +107,7 @@ class Relabeling(Spec):
     targetLabel: str | None = None
 
 
-class ServiceMonitor(Spec):
+class ServiceMonitor(Spec, frozen=True):
     """How Prometheus scrapes an operand (contract 1.4)."""
 
     enabled: bool | None = None
@@ -109,11 +118,11 @@ class ServiceMonitor(Spec):
     relabelings: list[Relabeling] | None = None
 
 
-class OperatorMetrics(Spec):
+class OperatorMetrics(Spec, frozen=True):
     serviceMonitor: ServiceMonitor = field(default_factory=ServiceMonitor)
 
 
-class OperatorSpec(Spec):
+class OperatorSpec(Spec, frozen=True):
     """Settings of the operator itself."""
 
     runtimeClass: Annotated[str, _schema(default="nvidia")] | None = None
@@ -125,23 +134,23 @@ class OperatorSpec(Spec):
     metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
 
 
-class RollingUpdate(Spec):
+class RollingUpdate(Spec, frozen=True):
     maxUnavailable: str | None = None
 
 
-class DaemonsetsSpec(Spec):
+class DaemonsetsSpec(Spec, frozen=True):
     """What every operand DaemonSet shares."""
 
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
-    tolerations: list[JSON] | None = None
+    tolerations: list[Toleration] | None = None
     priorityClassName: str | None = None
-    podSecurityContext: JSON | None = None
+    podSecurityContext: PodSecurityContext | None = None
     updateStrategy: Annotated[str, _enum("RollingUpdate", "OnDelete", default="RollingUpdate")] | None = None
     rollingUpdate: RollingUpdate = field(default_factory=RollingUpdate)
 
 
-class ContainerProbe(Spec):
+class ContainerProbe(Spec, frozen=True):
     """Timing of a probe; zero or unset keeps the operand's own value."""
 
     initialDelaySeconds: Int32 | None = None
@@ -151,23 +160,23 @@ class ContainerProbe(Spec):
     failureThreshold: Positive | None = None
 
 
-class Rdma(Spec):
+class Rdma(Spec, frozen=True):
     enabled: bool | None = None
     useHostMofed: bool | None = None
 
 
-class PodDeletion(Spec):
+class PodDeletion(Spec, frozen=True):
     force: Off | None = None
     timeoutSeconds: Annotated[int, _schema(default=300, minimum=0)] | None = None
     deleteEmptyDir: Off | None = None
 
 
-class WaitForCompletion(Spec):
+class WaitForCompletion(Spec, frozen=True):
     podSelector: str | None = None
     timeoutSeconds: Annotated[int, _schema(default=0, minimum=0)] | None = None
 
 
-class Drain(Spec):
+class Drain(Spec, frozen=True):
     enable: Off | None = None
     force: Off | None = None
     podSelector: str | None = None
@@ -175,7 +184,7 @@ class Drain(Spec):
     deleteEmptyDir: Off | None = None
 
 
-class UpgradePolicy(Spec):
+class UpgradePolicy(Spec, frozen=True):
     """How drivers are upgraded, node by node."""
 
     autoUpgrade: Off | None = None
@@ -194,21 +203,21 @@ class UpgradePolicy(Spec):
     drain: Drain = field(default_factory=Drain)
 
 
-class DriverManager(ImageSpec):
+class DriverManager(ImageSpec, frozen=True):
     """The init container that clears a node for a driver."""
 
     env: list[EnvVar] | None = None
 
 
-class RepoConfig(Spec):
+class RepoConfig(Spec, frozen=True):
     configMapName: str | None = None
 
 
-class VirtualTopology(Spec):
+class VirtualTopology(Spec, frozen=True):
     config: str | None = None
 
 
-class Licensing(Spec):
+class Licensing(Spec, frozen=True):
     """vGPU licensing. ``secretName`` beats the deprecated ``configMapName``."""
 
     configMapName: str | None = None
@@ -216,7 +225,7 @@ class Licensing(Spec):
     nlsEnabled: bool | None = None
 
 
-class DriverSpec(Operand):
+class DriverSpec(Operand, frozen=True):
     """The driver container (contract 1.3)."""
 
     useNvidiaDriverCRD: bool | None = None
@@ -237,38 +246,38 @@ class DriverSpec(Operand):
     secretEnv: str | None = None
 
 
-class ToolkitSpec(Operand):
+class ToolkitSpec(Operand, frozen=True):
     installDir: Annotated[str, _schema(default="/usr/local/nvidia")] | None = None
 
 
-class PluginConfig(NamedConfig):
+class PluginConfig(NamedConfig, frozen=True):
     default: str | None = None
 
 
-class Mps(Spec):
+class Mps(Spec, frozen=True):
     root: Annotated[str, _schema(default="/run/nvidia/mps")] | None = None
 
 
-class DevicePluginSpec(Operand):
+class DevicePluginSpec(Operand, frozen=True):
     config: PluginConfig = field(default_factory=PluginConfig)
     mps: Mps = field(default_factory=Mps)
 
 
-class DcgmSpec(Operand):
+class DcgmSpec(Operand, frozen=True):
     hostPort: Int32 | None = None
 
 
-class ExporterService(Spec):
+class ExporterService(Spec, frozen=True):
     type: str | None = None
     internalTrafficPolicy: str | None = None
 
 
-class HpcJobMapping(Spec):
+class HpcJobMapping(Spec, frozen=True):
     enabled: bool | None = None
     directory: str | None = None
 
 
-class DcgmExporterSpec(Operand):
+class DcgmExporterSpec(Operand, frozen=True):
     annotations: dict[str, str] | None = None
     config: NamedConfig = field(default_factory=NamedConfig)
     service: ExporterService = field(default_factory=ExporterService)
@@ -280,29 +289,29 @@ class DcgmExporterSpec(Operand):
     podLabelAllowlistRegex: list[str] | None = None
 
 
-class MigSpec(Spec):
+class MigSpec(Spec, frozen=True):
     strategy: Annotated[str, _enum("none", "single", "mixed")] | None = None
 
 
-class MigManagerConfig(NamedConfig):
+class MigManagerConfig(NamedConfig, frozen=True):
     default: Annotated[str, _enum("all-disabled", "", default="all-disabled")] | None = None
 
 
-class MigManagerSpec(Operand):
+class MigManagerSpec(Operand, frozen=True):
     config: MigManagerConfig = field(default_factory=MigManagerConfig)
     gpuClientsConfig: NamedConfig = field(default_factory=NamedConfig)
 
 
-class ComponentEnv(Spec):
+class ComponentEnv(Spec, frozen=True):
     env: list[EnvVar] | None = None
 
 
-class ValidatorSpec(ImageSpec):
+class ValidatorSpec(ImageSpec, frozen=True):
     """The validator; it cannot be disabled."""
 
     args: list[str] | None = None
     env: list[EnvVar] | None = None
-    resources: JSON | None = None
+    resources: Resources | None = None
     hostNetwork: bool | None = None
     plugin: ComponentEnv = field(default_factory=ComponentEnv)
     cuda: ComponentEnv = field(default_factory=ComponentEnv)
@@ -313,70 +322,70 @@ class ValidatorSpec(ImageSpec):
     vgpuDevices: ComponentEnv = field(default_factory=ComponentEnv)
 
 
-class SandboxWorkloads(Spec):
+class SandboxWorkloads(Spec, frozen=True):
     enabled: bool | None = None
     defaultWorkload: Annotated[str, _enum("container", "vm-passthrough", "vm-vgpu", default="container")] | None = None
     mode: Annotated[str, _enum("kubevirt", "kata", default="kubevirt")] | None = None
 
 
-class VfioManagerSpec(Operand):
+class VfioManagerSpec(Operand, frozen=True):
     driverManager: DriverManager = field(default_factory=DriverManager)
 
 
-class VgpuManagerSpec(Operand):
+class VgpuManagerSpec(Operand, frozen=True):
     driverManager: DriverManager = field(default_factory=DriverManager)
     kernelModuleConfig: NamedConfig = field(default_factory=NamedConfig)
 
 
-class VgpuDevicesConfig(NamedConfig):
+class VgpuDevicesConfig(NamedConfig, frozen=True):
     default: Annotated[str, _schema(default="default")] | None = None
 
 
-class VgpuDeviceManagerSpec(Operand):
+class VgpuDeviceManagerSpec(Operand, frozen=True):
     config: VgpuDevicesConfig = field(default_factory=VgpuDevicesConfig)
 
 
-class CcManagerSpec(Operand):
+class CcManagerSpec(Operand, frozen=True):
     defaultMode: Annotated[str, _enum("on", "off", "devtools")] | None = None
 
 
-class KataArtifacts(Spec):
+class KataArtifacts(Spec, frozen=True):
     url: str
     pullSecret: str | None = None
 
 
-class KataRuntimeClass(Spec):
+class KataRuntimeClass(Spec, frozen=True):
     name: str
     artifacts: KataArtifacts
     nodeSelector: dict[str, str] | None = None
 
 
-class KataConfig(Spec):
+class KataConfig(Spec, frozen=True):
     artifactsDir: Annotated[str, _schema(default="/opt/nvidia-gpu-operator/artifacts/runtimeclasses")] | None = None
     runtimeClasses: list[KataRuntimeClass] | None = None
 
 
-class KataManagerSpec(Operand):
+class KataManagerSpec(Operand, frozen=True):
     config: KataConfig = field(default_factory=KataConfig)
 
 
-class CdiSpec(Spec):
+class CdiSpec(Spec, frozen=True):
     enabled: Annotated[bool, _schema(default=True)] | None = None
     default: Off | None = None
     nriPluginEnabled: Off | None = None
 
 
-class Switch(Spec):
+class Switch(Spec, frozen=True):
     enabled: bool | None = None
 
 
-class HostPaths(Spec):
+class HostPaths(Spec, frozen=True):
     rootFS: str | None = None
     driverInstallDir: str | None = None
     kubeletRootDir: Annotated[str, _schema(default="/var/lib/kubelet")] | None = None
 
 
-class ClusterPolicySpec(Spec):
+class ClusterPolicySpec(Spec, frozen=True):
     """``spec`` of a ClusterPolicy (contract 1.2)."""
 
     operator: OperatorSpec = field(default_factory=OperatorSpec)
@@ -407,26 +416,26 @@ class ClusterPolicySpec(Spec):
     hostPaths: HostPaths = field(default_factory=HostPaths)
 
 
-class Condition(Spec):
+class Condition(Spec, frozen=True):
     """A standard Kubernetes condition."""
 
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-    lastTransitionTime: str | None = None
-    observedGeneration: int | None = None
+    type: Annotated[str, _schema(maxLength=316, pattern=QUALIFIED_NAME)]
+    status: Annotated[str, _enum("True", "False", "Unknown")]
+    reason: Annotated[str, _schema(minLength=1, maxLength=1024, pattern=REASON)] = ""
+    message: Annotated[str, _schema(maxLength=32768)] = ""
+    lastTransitionTime: Annotated[str, _schema(format="date-time")] | None = None
+    observedGeneration: Annotated[int, _schema(format="int64", minimum=0)] | None = None
 
 
-class ClusterPolicyStatus(Spec):
+class ClusterPolicyStatus(Spec, frozen=True):
     """``status`` of a ClusterPolicy (contract 1.7). ``state`` is empty before the first pass."""
 
-    state: str = ""
+    state: Annotated[str, _enum("ignored", "ready", "notReady")] = ""
     namespace: str | None = None
     conditions: list[Condition] = field(default_factory=list)
 
 
-class Metadata(Spec):
+class Metadata(Spec, frozen=True):
     """The object metadata that the operator reads."""
 
     name: str = ""
@@ -439,11 +448,11 @@ class Metadata(Spec):
     annotations: dict[str, str] = field(default_factory=dict)
 
 
-class ClusterPolicy(Spec):
+class ClusterPolicy(Spec, frozen=True):
     """A ClusterPolicy as read from a file or from the API server.
 
-    Build it with :func:`load`, which also keeps the document it came from: fields this release does not
-    know survive a round trip through :func:`dump` and are listed by ``unknown``.
+    Build it with :func:`groundplane.api.codec.load_cluster_policy`, which also keeps the document it came
+    from: unknown fields survive a round trip through :func:`groundplane.api.codec.dump` and are listed.
     """
 
     apiVersion: str = "nvidia.com/v1"

@@ -22,7 +22,7 @@ OS_RELEASE_VERSION_ID: Final = "feature.node.kubernetes.io/system-os_release.VER
 OS_RELEASE_VERSION_MAJOR: Final = "feature.node.kubernetes.io/system-os_release.VERSION_ID.major"
 OSTREE_VERSION: Final = "feature.node.kubernetes.io/system-os_release.OSTREE_VERSION"
 
-# --- Node labels of the operator and its operands ---------------------------------------------------------------------
+# --- Node labels of the operator and its operands -------------------------------------------------------------------
 GPU_PRESENT: Final = "nvidia.com/gpu.present"
 WORKLOAD_CONFIG: Final = "nvidia.com/gpu.workload.config"
 DEPLOY_PREFIX: Final = "nvidia.com/gpu.deploy."
@@ -53,24 +53,26 @@ VGPU_HOST_DRIVER_VERSION: Final = "nvidia.com/vgpu.host-driver-version"
 DEVICE_PLUGIN_CONFIG: Final = "nvidia.com/device-plugin.config"
 DRIVER_OWNER: Final = "nvidia.com/gpu-operator.driver.owner"
 
-# --- Node annotations ---------------------------------------------------------------------------------------------------
+# --- Node annotations -----------------------------------------------------------------------------------------------
 DRIVER_UPGRADE_ENABLED: Final = "nvidia.com/gpu-driver-upgrade-enabled"
 
-# --- Labels and annotations on objects --------------------------------------------------------------------------------
+# --- Labels and annotations on objects ------------------------------------------------------------------------------
 STATE_LABEL: Final = "nvidia.com/gpu-operator.state"
 """Names the operand state that owns an object. NVIDIA's operator writes it on NVIDIADriver objects only."""
 LAST_APPLIED_HASH: Final = "nvidia.com/last-applied-hash"
 OPENSHIFT_SCC: Final = "openshift.io/scc"
 PRECOMPILED: Final = "nvidia.com/precompiled"
+CRD_SCHEMA_DIGEST: Final = "groundplane.dev/schema-digest"
+"""On a CustomResourceDefinition: digest of its schema; an operator can tell that the CRD is another release's."""
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
 
-# --- Resources and process names ----------------------------------------------------------------------------------------
+# --- Resources and process names ------------------------------------------------------------------------------------
 GPU_RESOURCE: Final = "nvidia.com/gpu"
 FIELD_MANAGER: Final = "groundplane-operator"
 LEASE_NAME: Final = "53822513.nvidia.com"
 
-# --- Paths on a GPU node --------------------------------------------------------------------------------------------------
+# --- Paths on a GPU node --------------------------------------------------------------------------------------------
 VALIDATIONS_DIR: Final = "/run/nvidia/validations"
 DRIVER_ROOT: Final = "/run/nvidia/driver"
 TOOLKIT_INSTALL_DIR: Final = "/usr/local/nvidia"
