@@ -212,7 +212,7 @@ _TABLE: Final[dict[str, dict[str, str]]] = {
     "CdiSpec": {
         "enabled": "Give GPUs to containers through the Container Device Interface.",
         "default": "Deprecated and ignored.",
-        "nriPluginEnabled": "Inject GPUs through the toolkit's NRI plugin, without touching the runtime's configuration.",
+        "nriPluginEnabled": "Inject GPUs through the toolkit's NRI plugin; the runtime's configuration stays.",
     },
     "Switch": {"enabled": "Whether this is on."},
     "HostPaths": {
