@@ -1,0 +1,144 @@
+"""What a ClusterPolicy's status says, decided from how a pass ended (contracts/control-plane.md 1.7).
+
+An :class:`Outcome` is one row of the contract's table; :func:`next_status` turns it into the status to write, or into
+nothing when the stored one says the same already, so that ``lastTransitionTime`` moves only with a condition's status.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from ..api.clusterpolicy import ClusterPolicyStatus, Condition
+from ..api.release import Release
+
+READY: Final = "ready"
+NOT_READY: Final = "notReady"
+IGNORED: Final = "ignored"
+
+TYPE_READY: Final = "Ready"
+TYPE_ERROR: Final = "Error"
+
+RECONCILED: Final = "Reconciled"
+NO_GPU_NODES: Final = "NoGPUNodes"
+NFD_LABELS_MISSING: Final = "NFDLabelsMissing"
+OPERAND_NOT_READY: Final = "OperandNotReady"
+RECONCILE_FAILED: Final = "ReconcileFailed"
+
+SEPARATOR: Final = {Release.V26_3: ", ", Release.V26_7: "; "}
+"""What stands between the parts of a message, by release."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How a pass ended: the state, and the reason and message of the condition that is true."""
+
+    state: str
+    reason: str
+    message: str
+
+    @property
+    def ready(self) -> bool:
+        """Everything is as the policy wants it."""
+        return self.state == READY
+
+    @property
+    def ignored(self) -> bool:
+        """Another policy is the active one."""
+        return self.state == IGNORED
+
+
+def reconciled(notes: Sequence[str] = (), *, release: Release = Release.DEFAULT) -> Outcome:
+    """All states are ready or disabled, and there are GPU nodes."""
+    return _ready(RECONCILED, "All resources have been reconciled", notes, release)
+
+
+def no_gpu_nodes(notes: Sequence[str] = (), *, release: Release = Release.DEFAULT) -> Outcome:
+    """Nodes carry NFD labels, but none has a GPU."""
+    return _ready(NO_GPU_NODES, "No GPU node exists; waiting for one to join the cluster", notes, release)
+
+
+def nfd_labels_missing(notes: Sequence[str] = (), *, release: Release = Release.DEFAULT) -> Outcome:
+    """No node carries any NFD label, so GPUs cannot be seen."""
+    message = "No node carries a node feature discovery (NFD) label; check that NFD runs on the GPU nodes"
+    return _ready(NFD_LABELS_MISSING, message, notes, release)
+
+
+def operands_not_ready(
+    states: Sequence[str], notes: Sequence[str] = (), *, release: Release = Release.DEFAULT
+) -> Outcome:
+    """Some states, named in apply order, are not ready yet."""
+    parts = [f"states not ready: [{' '.join(states)}]", *notes]
+    return Outcome(NOT_READY, OPERAND_NOT_READY, SEPARATOR[release].join(parts))
+
+
+def failed(error: str, *, state: str = "", notes: Sequence[str] = (), release: Release = Release.DEFAULT) -> Outcome:
+    """A pass stopped at an error: of one state, or before any (validation, OS information, namespace labels)."""
+    text = f"{state}: {error}" if state else error
+    return Outcome(NOT_READY, RECONCILE_FAILED, SEPARATOR[release].join([text, *notes]))
+
+
+def passed_over(active: str) -> Outcome:
+    """Another policy, ``active``, is older."""
+    message = f"ClusterPolicy {active!r} is older and is the one in force; delete it to promote this one"
+    return Outcome(IGNORED, "Ignored", message)
+
+
+def _ready(reason: str, message: str, notes: Sequence[str], release: Release) -> Outcome:
+    return Outcome(READY, reason, SEPARATOR[release].join([message, *notes]))
+
+
+def next_status(
+    current: ClusterPolicyStatus, outcome: Outcome, *, namespace: str, generation: int, now: str
+) -> ClusterPolicyStatus | None:
+    """The status to store, or ``None`` when ``current`` says it already.
+
+    ``now`` is the time in RFC 3339; ``generation`` is that of the spec the outcome is about. Conditions of other types
+    are kept as they are.
+    """
+    wanted = _conditions(outcome, generation)
+    before = {condition.type: condition for condition in current.conditions}
+    merged = [_carry_over(before.get(condition.type), condition, now) for condition in wanted]
+    others = [condition for condition in current.conditions if condition.type not in (TYPE_READY, TYPE_ERROR)]
+    status = ClusterPolicyStatus(state=outcome.state, namespace=namespace, conditions=[*merged, *others])
+    ordered = ClusterPolicyStatus(
+        state=current.state,
+        namespace=current.namespace,
+        conditions=[before[kind] for kind in (TYPE_READY, TYPE_ERROR) if kind in before] + others,
+    )
+    return None if status == ordered else status
+
+
+def patch(status: ClusterPolicyStatus) -> dict[str, Any]:
+    """The merge patch for the status subresource. Every field is written, empty messages included."""
+    return {
+        "status": {
+            "state": status.state,
+            "namespace": status.namespace,
+            "conditions": [_document(condition) for condition in status.conditions],
+        }
+    }
+
+
+def _document(condition: Condition) -> dict[str, Any]:
+    values = {key: getattr(condition, key) for key in condition.__struct_fields__}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _conditions(outcome: Outcome, generation: int) -> tuple[Condition, Condition]:
+    """The pair of conditions of an outcome: the true one carries the reason and message."""
+
+    def condition(kind: str, status: str, reason: str, message: str) -> Condition:
+        return Condition(type=kind, status=status, reason=reason, message=message, observedGeneration=generation)
+
+    said = (outcome.reason, outcome.message)
+    if outcome.ready:
+        return condition(TYPE_READY, "True", *said), condition(TYPE_ERROR, "False", TYPE_READY, "")
+    if outcome.ignored:
+        return condition(TYPE_READY, "False", *said), condition(TYPE_ERROR, "False", outcome.reason, "")
+    return condition(TYPE_READY, "False", TYPE_ERROR, ""), condition(TYPE_ERROR, "True", *said)
+
+
+def _carry_over(before: Condition | None, after: Condition, now: str) -> Condition:
+    """``after`` with the time at which its status last changed."""
+    since = before.lastTransitionTime if before and before.status == after.status else None
+    return msgspec.structs.replace(after, lastTransitionTime=since or now)
