@@ -24,6 +24,13 @@ class ConfigError(ClusterError):
 class ConnectionLost(ClusterError):
     """No (complete) HTTP answer: refused, reset, timed out, cut in mid-body. Whether the server acted is unknown."""
 
+    unsent = False
+    """The connection never came about: the server has certainly not acted."""
+
+
+class Unreadable(ClusterError):
+    """An answer arrived but is not the JSON that was asked for, or does not fit the view."""
+
 
 class ApiError(ClusterError):
     """The API server refused a request.
@@ -89,6 +96,14 @@ class Invalid(ApiError):
 
 class TooManyRequests(ApiError):
     """429: the server sheds load, or an eviction is held back by a PodDisruptionBudget."""
+
+    @property
+    def disruption_budget(self) -> bool:
+        """A PodDisruptionBudget holds the eviction back: trying again soon does not help."""
+        causes = self.details.get("causes")
+        return isinstance(causes, list) and any(
+            isinstance(c, dict) and c.get("reason") == "DisruptionBudget" for c in causes
+        )
 
 
 class ServerError(ApiError):
