@@ -21,7 +21,7 @@ _TABLE: Final[dict[str, dict[str, str]]] = {
     "ImageSpec": {
         "repository": "Registry and path that the image is in, such as nvcr.io/nvidia.",
         "image": "Image name. Alone, without repository and version, it is taken as a full image reference.",
-        "version": "Tag, or a digest written sha256:<hex>.",
+        "version": "Tag, or a digest, which starts with sha256:.",
         "imagePullPolicy": "Always, Never or IfNotPresent; anything else counts as IfNotPresent.",
         "imagePullSecrets": "Names of Secrets in the operator's namespace that hold registry credentials.",
     },
@@ -273,6 +273,6 @@ def of(struct: type, name: str) -> str | None:
     return None
 
 
-def keys() -> list[tuple[str, str]]:
+def defined() -> list[tuple[str, str]]:
     """All (Struct name, field name) pairs that have a text."""
     return [(struct, name) for struct, texts in _TABLE.items() for name in texts]

@@ -35,9 +35,4 @@ class Release(enum.Enum):
         return self.value
 
 
-DEFAULT: Final = Release.V26_7
-
-
-def parse(text: str) -> Release:
-    """Same as :meth:`Release.parse`."""
-    return Release.parse(text)
+DEFAULT: Final = Release.DEFAULT

@@ -193,8 +193,7 @@ def _has_type(value: object, name: str) -> bool:
         case "boolean":
             return isinstance(value, bool)
         case "integer":
-            whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-            return whole and not isinstance(value, bool)
+            return isinstance(value, int) and not isinstance(value, bool)
         case "array":
             return isinstance(value, list)
     return isinstance(value, Mapping)
@@ -230,7 +229,7 @@ def _rule_mismatches(value: object, schema: Schema, path: str) -> Iterator[Misma
         yield Mismatch(path, "enum", f"one of {options}", describe(value))
     if isinstance(value, str):
         yield from _text_mismatches(value, schema, path)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    elif isinstance(value, int) and not isinstance(value, bool):
         yield from _number_mismatches(value, schema, path)
 
 
@@ -244,7 +243,7 @@ def _text_mismatches(value: str, schema: Schema, path: str) -> Iterator[Mismatch
         yield Mismatch(path, "maxLength", f"at most {schema['maxLength']} characters", f"{len(value)} characters")
 
 
-def _number_mismatches(value: float, schema: Schema, path: str) -> Iterator[Mismatch]:
+def _number_mismatches(value: int, schema: Schema, path: str) -> Iterator[Mismatch]:
     if value < schema.get("minimum", value):
         yield Mismatch(path, "minimum", f"at least {schema['minimum']}", describe(value))
     bits = _INTEGER_BITS.get(schema.get("format", ""))
