@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from . import durations, schema
-from .clusterpolicy import ClusterPolicySpec, ServiceMonitor
+from .clusterpolicy import ClusterPolicySpec, Component, ServiceMonitor
 from .release import Release
 
 
@@ -70,6 +70,17 @@ def _precompiled_driver(spec: ClusterPolicySpec) -> bool:
     return driver.enabled is not False and not driver.useNvidiaDriverCRD and driver.usePrecompiled is True
 
 
+def _beside_driver(section: str, name: str, read: Callable[[ClusterPolicySpec], Component]) -> _Rule:
+    """The rule that a module built beside the driver needs a driver that is built on the node."""
+    return _Rule(
+        fields=(f"spec.{section}.enabled", "spec.driver.usePrecompiled"),
+        broken=lambda spec: read(spec).enabled is True and _precompiled_driver(spec),
+        message=f"{name} builds its module beside the driver and cannot do so with a precompiled one: set "
+        f"spec.{section}.enabled or spec.driver.usePrecompiled to false",
+        state="state-driver",
+    )
+
+
 _RULES: Final = (
     _Rule(
         fields=("spec.cdi.enabled", "spec.cdi.nriPluginEnabled"),
@@ -84,18 +95,8 @@ _RULES: Final = (
         "or spec.cdi.nriPluginEnabled to false",
         releases=(Release.V26_7,),
     ),
-    *(
-        _Rule(
-            fields=(f"spec.{section}.enabled", "spec.driver.usePrecompiled"),
-            broken=lambda spec, section=section: (  # type: ignore[misc]
-                getattr(spec, section).enabled is True and _precompiled_driver(spec)
-            ),
-            message=f"{name} builds its module beside the driver and cannot do so with a precompiled one: set "
-            f"spec.{section}.enabled or spec.driver.usePrecompiled to false",
-            state="state-driver",
-        )
-        for section, name in (("gds", "GPUDirect Storage"), ("gdrcopy", "GDRCopy"))
-    ),
+    _beside_driver("gds", "GPUDirect Storage", lambda spec: spec.gds),
+    _beside_driver("gdrcopy", "GDRCopy", lambda spec: spec.gdrcopy),
 )
 
 
