@@ -1,1 +1,1 @@
-"""Room under construction."""
+"""The commands: parse, call a room, render the answer. Nothing is decided here."""

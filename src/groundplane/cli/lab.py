@@ -1,0 +1,261 @@
+"""``groundplane lab``: start, look at and stop the embedded cluster, and run the demo in it.
+
+``lab up`` starts the lab as a process of its own and returns when the API answers; ``lab down`` ends it by its
+process id. What is running is written in a state file, one a lab name.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from ..lab.demo import Outcome
+    from ..lab.nodes import NodeSpec
+
+
+class Running(msgspec.Struct, frozen=True):
+    """What ``lab up`` leaves behind for ``lab status`` and ``lab down``."""
+
+    pid: int
+    url: str
+    kubeconfig: str
+    nodes: int
+
+
+def _home(name: str) -> Path:
+    base = os.environ.get("GROUNDPLANE_HOME") or Path.home() / ".local" / "state" / "groundplane"
+    return Path(base) / "lab" / name
+
+
+def _read(name: str) -> Running | None:
+    """Return the running lab of that name; a state file whose process is gone is removed."""
+    path = _home(name) / "lab.json"
+    if not path.exists():
+        return None
+    running = msgspec.json.decode(path.read_bytes(), type=Running)
+    if _alive(running.pid):
+        return running
+    path.unlink()
+    return None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@click.group("lab")
+def command() -> None:
+    """Try everything in an embedded cluster: no GPU, no root, no network."""
+
+
+_name = click.option("--name", default="default", show_default=True, help="Which lab, when several run.")
+
+
+@command.command("up")
+@_name
+@click.option("--nodes", default="3", show_default=True, metavar="N|FILE", help="How many GPU nodes, or a node file.")
+@click.option("--port", default=0, show_default=True, help="TCP port on 127.0.0.1; 0 takes a free one.")
+@click.option("--speed", default=60.0, show_default=True, help="Cluster seconds in one real second.")
+@click.option("--policy", type=click.Path(exists=True, dir_okay=False), help="Apply this ClusterPolicy at the start.")
+@click.option("--no-operator", is_flag=True, help="Start the cluster only; run an operator against it yourself.")
+@click.option("--foreground", is_flag=True, help="Stay in this terminal until Ctrl-C.")
+@click.option("--timeout", default=30.0, show_default=True, help="Seconds to wait for the API to answer.")
+def up(
+    name: str,
+    nodes: str,
+    port: int,
+    speed: float,
+    policy: str | None,
+    no_operator: bool,
+    foreground: bool,
+    timeout: float,
+) -> None:
+    """Start a lab and print how to reach it."""
+    if (running := _read(name)) is not None:
+        raise click.ClickException(f"lab {name!r} already runs (pid {running.pid}); end it with `groundplane lab down`")
+    if speed <= 0:
+        raise click.ClickException(f"--speed must be above 0, not {speed:g}")
+    specs = _specs(nodes)
+    if foreground:
+        asyncio.run(_serve(name, specs, port, speed, policy, not no_operator))
+        return
+    argv = [sys.executable, "-m", "groundplane", "lab", "up", "--foreground", "--name", name, "--nodes", nodes]
+    argv += ["--port", str(port), "--speed", str(speed)]
+    argv += ["--policy", policy] if policy else []
+    argv += ["--no-operator"] if no_operator else []
+    _print_running(_spawn(name, argv, timeout))
+
+
+def _specs(nodes: str) -> "list[NodeSpec]":
+    from ..lab import nodes as lab_nodes
+
+    try:
+        return lab_nodes.generate(int(nodes)) if nodes.isdecimal() else lab_nodes.load(Path(nodes))
+    except (lab_nodes.NodeFileError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _spawn(name: str, argv: list[str], timeout: float) -> Running:
+    home = _home(name)
+    home.mkdir(parents=True, exist_ok=True)
+    log = home / "lab.log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True)
+    deadline = time.monotonic() + timeout
+    while (running := _read(name)) is None:
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.terminate()
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+            raise click.ClickException(f"the lab did not come up; the end of {log}:\n{tail}")
+        time.sleep(0.05)
+    return running
+
+
+def _print_running(running: Running) -> None:
+    click.echo(f"lab is up: {running.nodes} nodes at {running.url} (pid {running.pid})")
+    click.echo(f"\n    export KUBECONFIG={running.kubeconfig}\n    kubectl get nodes\n")
+
+
+async def _serve(
+    name: str, specs: "list[NodeSpec]", port: int, speed: float, policy: str | None, operator: bool
+) -> None:
+    from ..lab import cluster
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    home = _home(name)
+    home.mkdir(parents=True, exist_ok=True)
+    state = home / "lab.json"
+    try:
+        async with cluster.Lab(specs, speed=speed, port=port, operator=operator) as lab:
+            kubeconfig = lab.kubeconfig(home / "kubeconfig")
+            if policy:
+                await lab.apply(_documents(policy))
+            running = Running(os.getpid(), lab.url, str(kubeconfig), len(specs))
+            _write(state, msgspec.json.encode(running))
+            _print_running(running)
+            while not stop.is_set():
+                lab.check()
+                await _wait(stop, 1.0)
+    finally:
+        state.unlink(missing_ok=True)
+
+
+def _documents(path: str) -> list[dict[str, object]]:
+    import yaml
+
+    return [item for item in yaml.safe_load_all(Path(path).read_text(encoding="utf-8")) if item]
+
+
+def _write(path: Path, content: bytes) -> None:
+    beside = path.with_suffix(".new")
+    beside.write_bytes(content)
+    beside.replace(path)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return
+
+
+@command.command("down")
+@_name
+@click.option("--timeout", default=20.0, show_default=True, help="Seconds to wait before it is killed.")
+def down(name: str, timeout: float) -> None:
+    """End a lab."""
+    running = _read(name)
+    if running is None:
+        raise click.ClickException(f"no lab named {name!r} is running")
+    os.kill(running.pid, signal.SIGTERM)
+    deadline = time.monotonic() + timeout
+    while _alive(running.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if _alive(running.pid):
+        os.kill(running.pid, signal.SIGKILL)
+        (_home(name) / "lab.json").unlink(missing_ok=True)
+        raise click.ClickException(f"the lab did not stop in {timeout:g} s and was killed (pid {running.pid})")
+    click.echo(f"lab {name!r} is down")
+
+
+@command.command("status")
+@_name
+def status(name: str) -> None:
+    """Show a running lab's nodes and how far the stack has come up on each."""
+    running = _read(name)
+    if running is None:
+        raise click.ClickException(f"no lab named {name!r} is running; start one with `groundplane lab up`")
+    _print_running(running)
+    asyncio.run(_print_status(running))
+
+
+async def _print_status(running: Running) -> None:
+    from rich.console import Console
+
+    from ..cluster import client, config, kinds
+    from ..lab import layers
+    from . import lab_view
+
+    async with client.Client(config.Config(server=running.url)) as api:
+        nodes = (await api.list(kinds.NODE)).items
+        pods = (await api.list(kinds.POD)).items
+        policies = (await api.list(kinds.CLUSTER_POLICY)).items
+    console = Console()
+    console.print(lab_view.table(layers.judge(nodes, pods)))
+    for policy in policies:
+        console.print(
+            f"ClusterPolicy {policy['metadata']['name']}: {policy.get('status', {}).get('state', 'no status')}"
+        )
+    if not policies:
+        console.print("no ClusterPolicy: apply one, and the operator brings the stack up")
+
+
+@command.command("demo")
+@click.option("--nodes", metavar="FILE", type=click.Path(exists=True, dir_okay=False), help="Another node file.")
+@click.option("--speed", default=60.0, show_default=True, help="Cluster seconds in one real second.")
+@click.option("--plain", is_flag=True, help="Lines instead of a live table.")
+def demo(nodes: str | None, speed: float, plain: bool) -> None:
+    """Bring the GPU stack up on three GPU nodes and run the CUDA check."""
+    from ..lab.cluster import LabError
+
+    try:
+        outcome = asyncio.run(_demo(nodes, speed, plain))
+    except LabError as error:
+        raise click.ClickException(str(error)) from error
+    if not outcome.passed:
+        raise click.ClickException("the demo did not end well: see the table and the CUDA check above")
+
+
+async def _demo(nodes: str | None, speed: float, plain: bool) -> "Outcome":
+    from rich.console import Console
+
+    from ..lab import cluster
+    from ..lab import demo as story
+    from ..lab import nodes as lab_nodes
+    from . import lab_view
+
+    specs = lab_nodes.load(Path(nodes)) if nodes else lab_nodes.parse(story.data("demo-nodes.yaml"), "demo-nodes.yaml")
+    console = Console()
+    view = lab_view.Live(console) if console.is_terminal and not plain else lab_view.Lines(console)
+    async with cluster.Lab(specs, speed=speed) as lab:
+        with view:
+            outcome = await story.run(lab, view.show)
+    lab_view.conclude(console, outcome, speed)
+    return outcome

@@ -1,0 +1,61 @@
+"""The ``groundplane`` executable: a table of commands, each imported only when it is called.
+
+``--help`` and ``--version`` must answer in well under 150 ms, so this module imports click and nothing of
+ours; a command's one-line help stands in the table below.
+"""
+
+import importlib
+import sys
+from typing import NamedTuple
+
+import click
+
+from .. import __version__
+
+
+class Entry(NamedTuple):
+    """Where a command lives and what ``--help`` says about it."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "render": Entry("render", "Print the objects and node labels a ClusterPolicy leads to, with no cluster."),
+    "plan": Entry("plan", "Print what the operator would change in a live cluster."),
+    "crds": Entry("crds", "Print the custom resource definitions."),
+    "operator": Entry("operator", "Run the operator."),
+    "lab": Entry("lab", "Try everything in an embedded cluster: no GPU, no root, no network."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command; ``None`` for an unknown name."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module = importlib.import_module(f".{entry.module}", __package__)
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command list from the table, importing nothing."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="groundplane")
+def main() -> None:
+    """Bring up, keep and explain the NVIDIA GPU stack of a Kubernetes cluster."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

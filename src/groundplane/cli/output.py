@@ -1,0 +1,46 @@
+"""Writing documents to standard output as YAML or JSON, the same way for every command."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+import click
+import msgspec
+import yaml
+
+FORMATS = ["yaml", "json"]
+
+
+class _Dumper(yaml.CSafeDumper):
+    """YAML without anchors, with multi-line text as literal blocks."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _text(dumper: yaml.CSafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def to_yaml(document: object) -> str:
+    """Return one YAML document, keys in the order given."""
+    return str(yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True))
+
+
+def to_json(document: object) -> str:
+    """Return indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+
+
+def documents(items: Sequence[dict[str, Any]], form: str, stream: TextIO | None = None) -> None:
+    """Print objects as a YAML stream, or as JSON: one object, or a v1 List of several."""
+    out = stream or sys.stdout
+    if form == "json":
+        whole: object = items[0] if len(items) == 1 else {"apiVersion": "v1", "kind": "List", "items": list(items)}
+        click.echo(to_json(whole), file=out)
+        return
+    for number, item in enumerate(items):
+        click.echo(("---\n" if number else "") + to_yaml(item), nl=False, file=out)
