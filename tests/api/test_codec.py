@@ -67,6 +67,12 @@ WRONG = [
     ({"driver": {"startupProbe": {"periodSeconds": 1.5}}}, "spec.driver.startupProbe.periodSeconds", "the number 1.5"),
     ({"driver": {"upgradePolicy": {"maxUnavailable": True}}}, "spec.driver.upgradePolicy.maxUnavailable", "found true"),
     ({"dcgm": {"hostPort": 5555.0}}, "spec.dcgm.hostPort", "expected a whole number, found the number 5555.0"),
+    (
+        {"daemonsets": {"labels": {1: "a"}}},
+        "spec.daemonsets.labels.1",
+        "a string as key, found the number 1; put the key",
+    ),
+    ({True: "x"}, "spec.True", "expected a string as key, found true"),
     ({"daemonsets": {"labels": {"a": 1}}}, "spec.daemonsets.labels.a", "put the value in quotes"),
     (
         {"daemonsets": {"rollingUpdate": {"maxUnavailable": 1}}},
@@ -82,7 +88,7 @@ WRONG = [
 @pytest.mark.parametrize(("spec", "path", "message"), WRONG, ids=[path for _, path, _ in WRONG])
 def test_wrong_types_are_explained(spec: dict[str, Any], path: str, message: str) -> None:
     with pytest.raises(codec.PolicyError) as caught:
-        codec.load_cluster_policy(policy(**spec))
+        codec.load_cluster_policy({"spec": spec})
     assert caught.value.path == path
     assert message in caught.value.message
     assert str(caught.value) == f"{path}: {caught.value.message}"

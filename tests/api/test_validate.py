@@ -53,6 +53,7 @@ SINGLE = [
     ("ccManager.defaultMode", "auto", "one of on, off, devtools"),
     ("sandboxWorkloads.defaultWorkload", "vm", "one of container, vm-passthrough, vm-vgpu"),
     ("toolkit.resources.limits.memory", "1GB", "an amount such as"),
+    ("toolkit.resources.requests.cpu", "1.2.3", "an amount such as"),
     ("toolkit.resources.requests.cpu", "half", "an amount such as"),
 ]
 

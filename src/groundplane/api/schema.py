@@ -140,8 +140,10 @@ def mismatches(value: object, schema: Schema, path: str = "") -> Iterator[Mismat
                 yield Mismatch(join(path, key), "required", what, "nothing", "this field must be set")
         for key, item in value.items():
             node = properties.get(key, schema.get("additionalProperties"))
-            if node is not None:
-                yield from mismatches(item, node, join(path, str(key)))
+            if not isinstance(key, str):
+                yield Mismatch(join(path, str(key)), "type", "a string as key", describe(key), "put the key in quotes")
+            elif node is not None:
+                yield from mismatches(item, node, join(path, key))
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from mismatches(item, schema.get("items", {}), f"{path}[{index}]")
