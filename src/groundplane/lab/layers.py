@@ -1,0 +1,149 @@
+"""How far the GPU stack has come up on every node, read from the API as a person would read it.
+
+This is the small judge behind the lab's table: each layer is a rule over the node and its pods. It explains nothing;
+finding the cause of a broken layer is the doctor's work.
+"""
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ..api import names
+
+Document = Mapping[str, Any]
+
+
+class State(enum.Enum):
+    """What is known of one layer on one node."""
+
+    ABSENT = "-"
+    """The layer does not apply: a node without a GPU, or a component that is switched off."""
+    WAITING = "waiting"
+    HEALTHY = "healthy"
+    FAILED = "failed"
+
+
+class Facts(NamedTuple):
+    """One node and the pods bound to it."""
+
+    node: Document
+    pods: tuple[Document, ...]
+
+    def label(self, key: str) -> str:
+        """Return a node label, or the empty string."""
+        labels: Mapping[str, str] = self.node["metadata"].get("labels") or {}
+        return labels.get(key, "")
+
+    def allocatable(self, resource: str) -> int:
+        """Return how much of an extended resource the node offers."""
+        return int(self.node.get("status", {}).get("allocatable", {}).get(resource, 0))
+
+
+def _pods(facts: Facts, app: str) -> list[Document]:
+    return [pod for pod in facts.pods if (pod["metadata"].get("labels") or {}).get("app") == app]
+
+
+def _ready(pod: Document) -> bool:
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _broken(pod: Document) -> bool:
+    status = pod.get("status", {})
+    reasons = {
+        container.get("state", {}).get("waiting", {}).get("reason")
+        for key in ("initContainerStatuses", "containerStatuses")
+        for container in status.get(key, [])
+    }
+    return status.get("phase") == "Failed" or bool(
+        reasons & {"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "CreateContainerConfigError"}
+    )
+
+
+def _pods_state(pods: list[Document]) -> State:
+    if not pods:
+        return State.WAITING
+    if any(map(_broken, pods)):
+        return State.FAILED
+    return State.HEALTHY if all(map(_ready, pods)) else State.WAITING
+
+
+def _operand(app: str, deploy: str) -> Callable[[Facts], State]:
+    def judge(facts: Facts) -> State:
+        return _pods_state(_pods(facts, app)) if facts.label(deploy) == "true" else State.WAITING
+
+    return judge
+
+
+def _hardware(facts: Facts) -> State:
+    return State.HEALTHY if any(facts.label(key) == "true" for key in names.PCI_GPU_LABELS) else State.ABSENT
+
+
+def _driver(facts: Facts) -> State:
+    if facts.label(names.DEPLOY_DRIVER) == "pre-installed":
+        return State.HEALTHY
+    return _operand("nvidia-driver-daemonset", names.DEPLOY_DRIVER)(facts)
+
+
+def _plugin(facts: Facts) -> State:
+    state = _operand("nvidia-device-plugin-daemonset", names.DEPLOY_DEVICE_PLUGIN)(facts)
+    if state is State.HEALTHY and not facts.allocatable(names.GPU_RESOURCE):
+        return State.WAITING
+    return state
+
+
+def _labels(facts: Facts) -> State:
+    return State.HEALTHY if facts.label(names.GPU_PRODUCT) else State.WAITING
+
+
+LAYERS: dict[str, Callable[[Facts], State]] = {
+    "hardware": _hardware,
+    "driver": _driver,
+    "runtime": _operand("nvidia-container-toolkit-daemonset", names.DEPLOY_TOOLKIT),
+    "device plugin": _plugin,
+    "labels": _labels,
+    "telemetry": _operand("nvidia-dcgm-exporter", names.DEPLOY_DCGM_EXPORTER),
+    "validated": _operand("nvidia-operator-validator", names.DEPLOY_OPERATOR_VALIDATOR),
+}
+"""The layers from the bottom up, each with the rule that judges it."""
+
+
+class NodeRow(NamedTuple):
+    """One node's line in the table."""
+
+    name: str
+    gpus: int
+    product: str
+    layers: dict[str, State]
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether node feature discovery saw an NVIDIA GPU."""
+        return self.layers["hardware"] is State.HEALTHY
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every layer that applies is healthy."""
+        return all(state in (State.HEALTHY, State.ABSENT) for state in self.layers.values())
+
+
+def judge(nodes: Iterable[Document], pods: Iterable[Document]) -> list[NodeRow]:
+    """Return a row for every node, ordered by name."""
+    by_node: dict[str, list[Document]] = {}
+    for pod in pods:
+        by_node.setdefault(pod.get("spec", {}).get("nodeName", ""), []).append(pod)
+    return [
+        _row(Facts(node, tuple(by_node.get(node["metadata"]["name"], ()))))
+        for node in sorted(nodes, key=lambda item: str(item["metadata"]["name"]))
+    ]
+
+
+def _row(facts: Facts) -> NodeRow:
+    hardware = _hardware(facts)
+    layers = {name: rule(facts) if hardware is State.HEALTHY else State.ABSENT for name, rule in LAYERS.items()}
+    return NodeRow(
+        name=facts.node["metadata"]["name"],
+        gpus=facts.allocatable(names.GPU_RESOURCE),
+        product=facts.label(names.GPU_PRODUCT),
+        layers=layers,
+    )
