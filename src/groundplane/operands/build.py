@@ -158,6 +158,12 @@ def user_env(variables: list[EnvVar], user: Iterable[cp.EnvVar] | None) -> None:
         set_env(variables, variable.name, variable.value or "")
 
 
+def hook_env(variables: list[EnvVar], spec: cp.ClusterPolicySpec) -> None:
+    """Say where the toolkit installs the CDI hook; nothing when the toolkit is off (contract 4.4)."""
+    if on(spec.toolkit.enabled, True):
+        set_env(variables, "NVIDIA_CDI_HOOK_PATH", cdi_hook(spec))
+
+
 def get_env(variables: Iterable[EnvVar], name: str) -> str:
     """The literal value of ``name``, empty when unset or not literal."""
     return next((variable.value or "" for variable in variables if variable.name == name), "")
@@ -256,14 +262,17 @@ def container(
     env: Sequence[EnvVar] = (),
     mounts: Sequence[VolumeMount] = (),
     ports: Sequence[ContainerPort] = (),
-    security: SecurityContext | str = "",
+    security: SecurityContext | str | None = "",
     liveness: Probe | None = None,
     readiness: Probe | None = None,
     startup: Probe | None = None,
     lifecycle: Lifecycle | None = None,
     resources: cp.JSON | None = None,
 ) -> Container:
-    """A container, privileged unless ``security`` says otherwise; ``pull`` is the policy's imagePullPolicy."""
+    """A container; ``pull`` is the policy's imagePullPolicy.
+
+    ``security`` is a context, the flags of a privileged one, or None for no context at all.
+    """
     return Container(
         name=name,
         image=image,
