@@ -8,7 +8,7 @@ RHCOS (5.4). What is inside a DaemonSet is decided in driver.py and vgpu_manager
 
 import enum
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -63,7 +63,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
         return {TOOLKIT_LABEL: "true", RHCOS_LABEL: self.rhcos, **missing}
 
 
-def kind_of(labels: dict[str, str]) -> Kind:
+def kind_of(labels: Mapping[str, str]) -> Kind:
     """The kind of a live driver DaemonSet or pod, from its labels."""
     if labels.get(TOOLKIT_LABEL) == "true":
         return Kind.TOOLKIT
