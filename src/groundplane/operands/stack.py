@@ -12,17 +12,26 @@ import msgspec
 
 from ..api.clusterpolicy import ClusterPolicySpec
 from . import (
+    cc_manager,
     dcgm,
     dcgm_exporter,
     device_plugin,
+    driver,
     gfd,
+    kata_device_plugin,
+    kata_manager,
     mig_manager,
     mps,
     node_status_exporter,
     operator_metrics,
     prerequisites,
+    sandbox_device_plugin,
+    sandbox_validator,
     toolkit,
     validator,
+    vfio_manager,
+    vgpu_device_manager,
+    vgpu_manager,
 )
 from .build import Manifest
 from .errors import RenderError
@@ -62,6 +71,7 @@ def _state(module: ModuleType, not_ready: NotReady = _never) -> State:
 STATES: Final[tuple[State, ...]] = (
     _state(prerequisites),
     _state(operator_metrics),
+    _state(driver),
     _state(toolkit),
     _state(validator),
     _state(device_plugin),
@@ -71,6 +81,14 @@ STATES: Final[tuple[State, ...]] = (
     _state(gfd),
     _state(mig_manager),
     _state(node_status_exporter),
+    _state(vgpu_manager),
+    _state(vgpu_device_manager),
+    _state(sandbox_validator),
+    _state(vfio_manager),
+    _state(sandbox_device_plugin),
+    _state(kata_device_plugin),
+    _state(kata_manager),
+    _state(cc_manager),
 )
 
 
