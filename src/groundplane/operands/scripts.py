@@ -67,8 +67,10 @@ export WITH_SHUTDOWN_HOST_GPU_CLIENTS="$IS_HOST_DRIVER"
 exec nvidia-mig-manager
 """
 
-VALIDATED: Final = "echo 'every layer of this node is validated'; while true; do sleep 86400; done"
-"""What the validator's main container does once its init containers have passed."""
+VALIDATED: Final = (
+    "echo 'every layer of this node is validated'; trap 'exit 0' TERM; while true; do sleep 86400 & wait $!; done"
+)
+"""What the validator's main container does once its init containers have passed; it stops at once when asked."""
 
 FORGET_VALIDATIONS: Final = f"rm -f {names.VALIDATIONS_DIR}/*-ready"
 """Run before the validator stops: the next one must prove everything again."""
