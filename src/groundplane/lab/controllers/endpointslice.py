@@ -1,0 +1,167 @@
+"""EndpointSlices: the addresses of the pods behind a Service.
+
+One IPv4 slice holds up to a hundred endpoints; a pod's change rewrites only the slice it is in. Services without a
+selector and other address families are left alone.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from .. import placement
+from ..resources import ENDPOINT_SLICES, SERVICES
+from . import objects
+from .cache import same
+from .loop import Loop
+from .objects import Doc, Key, Obj
+from .shared import Shared
+
+SERVICE_LABEL = "kubernetes.io/service-name"
+MANAGED_LABEL = "endpointslice.kubernetes.io/managed-by"
+MANAGER = "endpointslice-controller.k8s.io"
+MAX_ENDPOINTS = 100
+BATCH_S = 1.0
+"""Cluster seconds in which the changes of a Service's pods are gathered."""
+
+
+def endpoint_of(service: Doc, pod: Doc) -> Obj | None:
+    """A pod as an endpoint of a Service; None while it has no address or has ended."""
+    address = (pod.get("status") or {}).get("podIP")
+    if not address or objects.finished(pod):
+        return None
+    serving = objects.ready(pod)
+    going = objects.deleting(pod)
+    published = bool(service["spec"].get("publishNotReadyAddresses"))
+    return {
+        "addresses": [address],
+        "conditions": {"ready": published or (serving and not going), "serving": serving, "terminating": going},
+        "nodeName": objects.node_name(pod),
+        "targetRef": {
+            "kind": "Pod",
+            "name": pod["metadata"]["name"],
+            "namespace": pod["metadata"]["namespace"],
+            "uid": objects.uid(pod),
+        },
+    }
+
+
+def ports_of(service: Doc, pods: Sequence[Doc]) -> list[Obj]:
+    """A Service's ports as its pods have them; a named target port is looked up in the first pod that has it."""
+    ports = []
+    for port in service["spec"].get("ports") or ():
+        target = port.get("targetPort", port["port"])
+        number = target if isinstance(target, int) else _named_port(target, pods)
+        if number is not None:
+            ports.append({"name": port.get("name") or "", "port": number, "protocol": port.get("protocol") or "TCP"})
+    return ports
+
+
+def _named_port(name: str, pods: Sequence[Doc]) -> int | None:
+    for pod in pods:
+        for container in pod["spec"].get("containers") or ():
+            for port in container.get("ports") or ():
+                if port.get("name") == name:
+                    return int(port["containerPort"])
+    return None
+
+
+def distribute(
+    endpoints: Mapping[str, Obj], slices: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, list[str]], list[list[str]]]:
+    """Which pods (by UID) each slice should hold, and the new slices needed.
+
+    Pods stay where they are; free places are filled before slices are added.
+    """
+    placed: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    for name, uids in slices.items():
+        placed[name] = [uid for uid in uids if uid in endpoints and uid not in seen]
+        seen.update(placed[name])
+    waiting = [uid for uid in endpoints if uid not in seen]
+    for uids in placed.values():
+        free = MAX_ENDPOINTS - len(uids)
+        uids.extend(waiting[:free])
+        waiting = waiting[free:]
+    return placed, [waiting[start : start + MAX_ENDPOINTS] for start in range(0, len(waiting), MAX_ENDPOINTS)]
+
+
+class EndpointSliceController:
+    """Keeps the slices of every Service that has a selector."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._services = shared.owned(SERVICES)
+        self._slices = shared.owned(ENDPOINT_SLICES)
+        self.loop: Loop[Key] = Loop("endpointslice", self._reconcile, shared.clock)
+        self._services.subscribe(self._service_changed)
+        shared.pods.subscribe(self._pod_changed)
+        self._slices.subscribe(self._slice_changed)
+
+    def _service_changed(self, old: Obj | None, new: Obj | None) -> None:
+        if new is not None and not same(old, new, "spec", "metadata.labels"):
+            self.loop.add(objects.key(new))
+
+    def _slice_changed(self, old: Obj | None, new: Obj | None) -> None:
+        if old is not None and not same(old, new, "endpoints", "ports", "metadata.labels"):
+            name = objects.labels(old).get(SERVICE_LABEL)
+            if name and objects.labels(old).get(MANAGED_LABEL) == MANAGER:
+                self.loop.add_after((old["metadata"]["namespace"], name), BATCH_S)
+
+    def _pod_changed(self, old: Obj | None, new: Obj | None) -> None:
+        paths = ("metadata.labels", "metadata.deletionTimestamp", "status.conditions", "status.podIP", "status.phase")
+        if same(old, new, *paths):
+            return
+        for pod in (old, new):
+            if pod is not None:
+                for service in self._services.in_namespace(pod["metadata"]["namespace"]):
+                    selector = service["spec"].get("selector")
+                    if selector and placement.selects_map(selector, objects.labels(pod)):
+                        self.loop.add_after(objects.key(service), BATCH_S)
+
+    def _reconcile(self, key: Key) -> None:
+        service = self._services.at(key)
+        selector = service["spec"].get("selector") if service is not None else None
+        if service is None or not selector or objects.deleting(service):
+            return
+        matching = (
+            pod
+            for pod in self._shared.pods.in_namespace(key[0])
+            if placement.selects_map(selector, objects.labels(pod))
+        )
+        pods = sorted(matching, key=objects.created)
+        endpoints = {}
+        for pod in pods:
+            endpoint = endpoint_of(service, pod)
+            if endpoint is not None:
+                endpoints[objects.uid(pod)] = endpoint
+        self._write(service, endpoints, ports_of(service, pods))
+
+    def _write(self, service: Obj, endpoints: Mapping[str, Obj], ports: list[Obj]) -> None:
+        known = {each["metadata"]["name"]: each for each in self._slices.by_owner[objects.uid(service)]}
+        held = {
+            name: [point["targetRef"]["uid"] for point in each.get("endpoints") or ()] for name, each in known.items()
+        }
+        placed, more = distribute(endpoints, held)
+        for name, uids in placed.items():
+            wanted = [endpoints[uid] for uid in uids]
+            if not wanted and len(known) > 1:
+                self._shared.delete(ENDPOINT_SLICES, known.pop(name))
+            elif wanted != (known[name].get("endpoints") or []) or ports != (known[name].get("ports") or []):
+                self._shared.update(ENDPOINT_SLICES, {**known[name], "endpoints": wanted, "ports": ports})
+        for uids in more or ([[]] if not known else []):
+            self._create(service, [endpoints[uid] for uid in uids], ports)
+
+    def _create(self, service: Obj, endpoints: list[Obj], ports: list[Obj]) -> None:
+        name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
+        document = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "generateName": f"{name}-",
+                "namespace": namespace,
+                "labels": {**objects.labels(service), SERVICE_LABEL: name, MANAGED_LABEL: MANAGER},
+                "ownerReferences": [objects.owner_reference(service, "v1", "Service")],
+            },
+            "addressType": "IPv4",
+            "endpoints": endpoints,
+            "ports": ports,
+        }
+        self._shared.create(ENDPOINT_SLICES, document, namespace)
