@@ -4,7 +4,7 @@ Written apart from the parser in operands/build.py on purpose: a mistake there m
 """
 
 PROPAGATION = {"Bidirectional": ":B", "HostToContainer": ":H"}
-TYPES = {None: "-", "Directory": "D", "DirectoryOrCreate": "DC", "File": "F", "CharDevice": "C"}
+TYPES = {None: "-", "Directory": "D", "DirectoryOrCreate": "DC", "File": "F", "FileOrCreate": "FC", "CharDevice": "C"}
 
 
 def env(container):
@@ -41,6 +41,9 @@ def _volume(volume):
         return f"{volume['name']}={host['path']}({TYPES[host.get('type')]})"
     if "emptyDir" in volume:
         return f"{volume['name']}=empty"
+    if secret := volume.get("secret"):
+        items = "".join(f" {item['key']}->{item['path']}" for item in secret.get("items", []))
+        return f"{volume['name']}=secret {secret['secretName']}{items}"
     source = volume["configMap"]
     mode = f"({source['defaultMode']:04o})" if "defaultMode" in source else ""
     items = "".join(f" {item['key']}->{item['path']}" for item in source.get("items", []))

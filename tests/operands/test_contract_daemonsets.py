@@ -173,9 +173,7 @@ DAEMON_SETS = {
                 "env": [],
                 "mounts": ["run-nvidia-validations:/run/nvidia/validations:B"],
                 "security": "privileged U0",
-                "lifecycle": {
-                    "preStop": {"exec": {"command": ["sh", "-c", "rm -f /run/nvidia/validations/*-ready"]}}
-                },
+                "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", "rm -f /run/nvidia/validations/*-ready"]}}},
             }
         },
         "volumes": [
@@ -518,8 +516,8 @@ def test_volumes_in_order(case):
     [name for name, each in DAEMON_SETS.items() if each["init"].get("toolkit-validation", {}).get("env") == []],
 )
 def test_the_toolkit_wait_looks_for_its_file_every_five_seconds(name):
-    (script,) = notation.container(
-        rendering.daemon_set(name, changes=OFF_BY_DEFAULT.get(name)), "toolkit-validation"
-    )["args"]
+    (script,) = notation.container(rendering.daemon_set(name, changes=OFF_BY_DEFAULT.get(name)), "toolkit-validation")[
+        "args"
+    ]
     assert "/run/nvidia/validations/toolkit-ready" in script
     assert "sleep 5" in script

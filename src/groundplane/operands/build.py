@@ -559,7 +559,7 @@ def service(
         spec=ServiceSpec(
             selector=dict(selector or {"app": name}),
             ports=[port],
-            type=kind,
+            type=kind or "ClusterIP",
             internalTrafficPolicy=traffic_policy,
         ),
     )
