@@ -1,0 +1,245 @@
+"""Everything the operator watches, and the tasks that keep the watches going.
+
+One table says which kinds; those whose CRD may be missing (Prometheus, OpenShift) are watched from the moment it is
+installed. No watch is wider than it must be: our own objects by label, pods by the selector of a DaemonSet that needs
+them, a referenced ConfigMap or Secret by its name and without its values.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import field
+
+from ..api import names
+from ..cluster import kinds
+from ..cluster.client import Client
+from ..cluster.informer import Change, Informer
+from ..cluster.kinds import Kind
+from ..cluster.views import Meta, MetaView, NodeView, PodView
+from . import openshift
+from .clock import Clock
+from .decide import drained
+from .owned import OwnedObjects
+from .readiness import RevisionView
+
+GPU_CLUSTER: Final = kinds.register(Kind("nvidia.com", "v1alpha1", "GPUCluster", "gpuclusters", False))
+
+ALWAYS: Final = (
+    kinds.DAEMON_SET,
+    kinds.SERVICE,
+    kinds.CONFIG_MAP,
+    kinds.SERVICE_ACCOUNT,
+    kinds.ROLE,
+    kinds.ROLE_BINDING,
+    kinds.CLUSTER_ROLE,
+    kinds.CLUSTER_ROLE_BINDING,
+    kinds.RUNTIME_CLASS,
+)
+"""Kinds of operand objects that every cluster has."""
+
+WITH_CRD: Final = {kind.resource: kind for kind in (kinds.SERVICE_MONITOR, kinds.PROMETHEUS_RULE, kinds.SCC)}
+"""Kinds of operand objects that exist only with their CRD, by the CRD's name."""
+
+CRD_PAGE: Final = 25
+"""CRDs are large documents of which we keep a name."""
+
+
+class KeysView(msgspec.Struct):
+    """A ConfigMap or a Secret without its values: only its keys are kept, sorted."""
+
+    metadata: Meta = Meta()
+    data: dict[str, str] = field(default_factory=dict)
+    binaryData: dict[str, str] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.keys = tuple(sorted({*self.data, *self.binaryData, *self.keys}))
+        self.data, self.binaryData = {}, {}
+
+
+class Caches:
+    """The operator's informers. ``changed`` is called when something that a pass may depend on has changed."""
+
+    def __init__(self, client: Client, namespace: str, *, clock: Clock) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._clock = clock
+        self._tasks: dict[Informer[Any], list[asyncio.Task[None]]] = {}
+        self._changed: Callable[[], None] = lambda: None
+        self._daemon_set_changed: Callable[[Any, Any], None] = lambda _old, _new: None
+        self.objects = OwnedObjects()
+        self.nodes = self._make(kinds.NODE, NodeView)
+        self.policies: Informer[dict[str, Any]] = self._make(kinds.CLUSTER_POLICY, dict)
+        self.namespaces = self._make(kinds.NAMESPACE, MetaView, fields=f"metadata.name={namespace}")
+        self.crds = self._make(kinds.CRD, MetaView, page=CRD_PAGE)
+        self.revisions = self._make(kinds.CONTROLLER_REVISION, RevisionView, here=True)
+        self.optional: dict[Kind, Informer[Any]] = {}
+        self._owned = {kind: self._make_owned(kind) for kind in ALWAYS}
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+
+    def served(self, kind: Kind) -> bool:
+        """Whether objects of ``kind`` can exist in this cluster."""
+        return kind in self._owned or kind in self.optional
+
+    @property
+    def cluster_version(self) -> openshift.ClusterVersionView | None:
+        """OpenShift's ClusterVersion."""
+        found: openshift.ClusterVersionView | None = self._one(kinds.CLUSTER_VERSION, openshift.CLUSTER_VERSION)
+        return found
+
+    @property
+    def proxy(self) -> openshift.ProxyView | None:
+        """OpenShift's cluster-wide proxy."""
+        found: openshift.ProxyView | None = self._one(kinds.PROXY, openshift.PROXY)
+        return found
+
+    @property
+    def image_stream(self) -> openshift.ImageStreamView | None:
+        """The driver toolkit's imagestream."""
+        found: openshift.ImageStreamView | None = self._one(
+            kinds.IMAGE_STREAM, openshift.IMAGE_STREAM, openshift.NAMESPACE
+        )
+        return found
+
+    @property
+    def gpu_clusters(self) -> list[str]:
+        """Names of the GPUClusters."""
+        informer = self.optional.get(GPU_CLUSTER)
+        return sorted(view.metadata.name for view in informer.values()) if informer else []
+
+    def _one(self, kind: Kind, name: str, namespace: str = "") -> Any:
+        informer = self.optional.get(kind)
+        return informer.get(name, namespace) if informer else None
+
+    # --- making informers ---------------------------------------------------------------------------------------------
+
+    def _make(self, kind: Kind, view: type[Any], *, here: bool = False, **rest: Any) -> Informer[Any]:
+        if here:
+            rest["namespace"] = self._namespace
+        return Informer(self._client, kind, view, sleep=self._clock.sleep, clock=self._clock.monotonic, **rest)
+
+    def _make_owned(self, kind: Kind) -> Informer[dict[str, Any]]:
+        """Our objects of a kind, by label; ServiceAccounts all, as one that exists already is left as it is (4.1)."""
+        everything = kind is kinds.SERVICE_ACCOUNT
+        informer = self._make(kind, dict, here=kind.namespaced, labels=None if everything else names.STATE_LABEL)
+        informer.subscribe(self._object_changed)
+        self.objects.sources[kind] = informer
+        return informer
+
+    def pods_behind(self, selector: str) -> Informer[PodView]:
+        """An informer for the pods of a selector, not started."""
+        return self._make(kinds.POD, PodView, here=True, labels=selector)
+
+    def keys_of(self, kind: Kind, name: str) -> Informer[KeysView]:
+        """An informer for the keys of one ConfigMap or Secret, not started."""
+        return self._make(kind, KeysView, here=True, fields=f"metadata.name={name}")
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def on_change(self, changed: Callable[[], None], daemon_set_changed: Callable[[Any, Any], None]) -> None:
+        """Have ``changed`` called for news about anything but nodes, policies and DaemonSets.
+
+        ``daemon_set_changed(old, new)`` is called for DaemonSets besides; ``changed`` only if more than their status
+        moved.
+        """
+        self._changed = changed
+        self._daemon_set_changed = daemon_set_changed
+
+    def notify(self) -> None:
+        """Something that a pass may depend on has changed."""
+        self._changed()
+
+    def start(self, informer: Informer[Any], then: Callable[[], None] | None = None) -> None:
+        """Run an informer until :meth:`stop` or :meth:`aclose`; ``then`` is called once it has listed everything."""
+        name = f"watch {informer.kind.resource}"
+        self._tasks[informer] = [asyncio.create_task(informer.run(), name=name)]
+        if then is not None:
+            self._tasks[informer].append(asyncio.create_task(_once_synced(informer, then), name=name))
+
+    def stop(self, informer: Informer[Any]) -> None:
+        """End an informer."""
+        for task in self._tasks.pop(informer, ()):
+            task.cancel()
+
+    async def open(self) -> None:
+        """Start watching and wait until everything has been listed once."""
+        self.crds.subscribe(self._crd_changed)
+        self.namespaces.subscribe(lambda _: self.notify())
+        first = [self.crds, self.nodes, self.policies, self.namespaces, self.revisions, *self._owned.values()]
+        for informer in first:
+            self.start(informer)
+        for informer in first:
+            await informer.wait_synced()
+        for informer in list(self.optional.values()):
+            await informer.wait_synced()
+
+    async def aclose(self) -> None:
+        """End every informer."""
+        tasks = [task for running in self._tasks.values() for task in running]
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- news ---------------------------------------------------------------------------------------------------------
+
+    def _object_changed(self, change: Change[dict[str, Any]]) -> None:
+        self.objects.heard(change)
+        if kinds.of(change.object) is not kinds.DAEMON_SET:
+            self.notify()
+            return
+        self._daemon_set_changed(change.old, change.new)
+        if change.old is None or change.new is None or _more_than_readiness(change.old, change.new):
+            self.notify()
+
+    def _crd_changed(self, change: Change[MetaView]) -> None:
+        name = change.object.metadata.name
+        for kind, make in self._optional_kinds(name).items():
+            if change.new is not None and kind not in self.optional:
+                self.optional[kind] = informer = make()
+                self.start(informer)
+            elif change.new is None and kind in self.optional:
+                self.stop(self.optional.pop(kind))
+                self.objects.sources.pop(kind, None)
+        self.notify()
+
+    def _optional_kinds(self, crd: str) -> dict[Kind, Callable[[], Informer[Any]]]:
+        """What to watch once CRD ``crd`` is there."""
+        if crd in WITH_CRD:
+            kind = WITH_CRD[crd]
+            return {kind: lambda: self._make_owned(kind)}
+        if crd == GPU_CLUSTER.resource:
+            return {GPU_CLUSTER: lambda: self._heeded(GPU_CLUSTER, MetaView)}
+        if crd == kinds.CLUSTER_VERSION.resource:
+            return {
+                kinds.CLUSTER_VERSION: lambda: self._heeded(kinds.CLUSTER_VERSION, openshift.ClusterVersionView),
+                kinds.PROXY: lambda: self._heeded(kinds.PROXY, openshift.ProxyView),
+                kinds.IMAGE_STREAM: lambda: self._heeded(
+                    kinds.IMAGE_STREAM,
+                    openshift.ImageStreamView,
+                    namespace=openshift.NAMESPACE,
+                    fields=f"metadata.name={openshift.IMAGE_STREAM}",
+                ),
+            }
+        return {}
+
+    def _heeded(self, kind: Kind, view: type[Any], **rest: Any) -> Informer[Any]:
+        informer = self._make(kind, view, **rest)
+        informer.subscribe(lambda _: self.notify())
+        return informer
+
+
+async def _once_synced(informer: Informer[Any], then: Callable[[], None]) -> None:
+    await informer.wait_synced()
+    then()
+
+
+def _more_than_readiness(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether a pass may have something to do about a DaemonSet, beyond judging its readiness."""
+    bookkeeping = ("resourceVersion", "managedFields")
+    before = {key: value for key, value in old["metadata"].items() if key not in bookkeeping}
+    after = {key: value for key, value in new["metadata"].items() if key not in bookkeeping}
+    return before != after or old.get("spec") != new.get("spec") or drained(old) != drained(new)

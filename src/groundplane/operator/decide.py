@@ -1,0 +1,207 @@
+"""What a pass has to write and delete, state by state: rendered objects against what is there.
+
+Pure: :func:`steps` compares and decides; ``policy.py`` carries the steps out, ``plan.py`` prints them. The rules that
+are more than "make it so" are here: DaemonSets wait for a GPU node, a ServiceAccount that exists is left alone, a
+driver DaemonSet that still serves nodes is not pruned, and drivers of one kind leave before those of another come
+(contracts/control-plane.md 4.1 and 4.6).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import field
+
+from ..api import names
+from ..api.clusterpolicy import ClusterPolicySpec
+from ..api.release import Release
+from ..cluster import apply, kinds
+from ..cluster.apply import Key
+from ..cluster.kinds import Kind
+from ..operands import driver, driver_pools, vgpu_manager
+from ..operands.facts import ClusterFacts
+from ..operands.stack import Rendered
+from .owned import Object, OwnedObjects, deleting, state_of
+
+BACKGROUND: Final = "Background"
+FOREGROUND: Final = "Foreground"
+"""The owner stays until its pods are gone, so their absence can be waited for."""
+ORPHAN: Final = "Orphan"
+
+DRIVER_STATES: Final = frozenset({driver.STATE, vgpu_manager.STATE})
+
+
+class Write(msgspec.Struct, frozen=True):
+    """An object to apply. ``drift`` lists the paths that differ in the live object; it is empty for a new one."""
+
+    obj: dict[str, Any]
+    drift: tuple[str, ...] = ()
+    new: bool = False
+
+
+class Deletion(msgspec.Struct, frozen=True):
+    """A live object to delete, and what becomes of its dependents."""
+
+    obj: Object
+    propagation: str = BACKGROUND
+
+
+class Step(msgspec.Struct):
+    """What to do about one state."""
+
+    state: str
+    enabled: bool = True
+    writes: list[Write] = field(default_factory=list)
+    deletions: list[Deletion] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    """Why the state cannot be ready yet, besides its DaemonSets' own verdicts."""
+    daemon_sets: list[Key] = field(default_factory=list)
+    """Those whose verdict decides whether the state is ready."""
+    error: str = ""
+    """The state could not be rendered: nothing of it is touched, and no later state is looked at."""
+
+
+class Context(msgspec.Struct, frozen=True):
+    """What deciding needs besides the rendered objects."""
+
+    store: OwnedObjects
+    served: Callable[[Kind], bool]
+    owner_uid: str
+    gpu_nodes: bool
+    drivers_by_crd: bool = False
+    """Drivers belong to NVIDIADriver objects: ours are handed over (2.5)."""
+    orphan_drivers: bool = False
+    """Leave the pods of handed-over drivers running."""
+
+
+def context(
+    spec: ClusterPolicySpec, facts: ClusterFacts, store: OwnedObjects, served: Callable[[Kind], bool]
+) -> Context:
+    """The context of a pass over ``spec``."""
+    by_crd = bool(spec.driver.useNvidiaDriverCRD)
+    return Context(
+        store=store,
+        served=served,
+        owner_uid=facts.owner.uid if facts.owner else "",
+        gpu_nodes=bool(facts.nodes),
+        drivers_by_crd=by_crd,
+        orphan_drivers=by_crd and facts.release is not Release.V26_3,
+    )
+
+
+def steps(rendered: Sequence[Rendered], about: Context, refused: Mapping[str, str] | None = None) -> list[Step]:
+    """The steps in apply order, up to and including the first state with an error.
+
+    ``refused`` maps states to what validation found wrong with them. Objects of states that no longer exist come
+    last, and only when no state failed.
+    """
+    refused = refused or {}
+    found: list[Step] = []
+    ours: dict[str, list[dict[str, Any]]] = {}
+    for obj in about.store.ours():
+        ours.setdefault(state_of(obj), []).append(obj)
+    for result in rendered:
+        live = ours.pop(result.state, [])
+        problem = refused.get(result.state) if result.enabled else None
+        if problem or result.error:
+            message = problem or (result.error.message if result.error else "")
+            return [*found, Step(result.state, error=message)]
+        found.append(_enabled(result, live, about) if result.enabled else _disabled(result.state, live, about))
+    return found + [_disabled(state, live, about) for state, live in sorted(ours.items())]
+
+
+def drained(daemon_set: Object) -> bool:
+    """No node wants a pod of it and none runs on a node that should not, as far as its controller has seen."""
+    status, meta = daemon_set.get("status") or {}, daemon_set["metadata"]
+    if status.get("observedGeneration", 0) < meta.get("generation", 0):
+        return False
+    return not status.get("desiredNumberScheduled", 0) and not status.get("numberMisscheduled", 0)
+
+
+def _disabled(state: str, live: Iterable[Object], about: Context) -> Step:
+    """Everything of the state goes; drivers that were handed over leave only as DaemonSets."""
+    step = Step(state, enabled=False)
+    handed_over = about.drivers_by_crd and state in DRIVER_STATES
+    for obj in live:
+        is_daemon_set = kinds.of(obj) is kinds.DAEMON_SET
+        if deleting(obj) or (handed_over and not is_daemon_set):
+            continue
+        orphan = handed_over and about.orphan_drivers
+        step.deletions.append(Deletion(obj, ORPHAN if orphan else BACKGROUND))
+    return step
+
+
+def _enabled(result: Rendered, live: Iterable[Object], about: Context) -> Step:
+    step = Step(result.state)
+    if result.not_ready:
+        step.waiting.append(result.not_ready)
+    desired = {Key.of(obj): obj for obj in result.objects}
+    blocked = _prune(step, live, desired, about)
+    for key, obj in desired.items():
+        if key.kind is kinds.DAEMON_SET:
+            if not about.gpu_nodes:
+                continue
+            step.daemon_sets.append(key)
+            if blocked and about.store.get(key) is None:
+                step.waiting.append(f"{key} waits until the drivers of another kind are gone")
+                continue
+        _compare(step, key, obj, about)
+    return step
+
+
+def _prune(step: Step, live: Iterable[Object], desired: Mapping[Key, Object], about: Context) -> bool:
+    """Delete what is no longer wanted. Says whether new DaemonSets must wait for that."""
+    kind = _driver_kind(desired) if step.state in DRIVER_STATES else None
+    blocked = False
+    for obj in live:
+        if Key.of(obj) in desired:
+            continue
+        if kinds.of(obj) is not kinds.DAEMON_SET:
+            propagation = BACKGROUND
+        elif not about.gpu_nodes:
+            continue
+        elif kind is None:
+            propagation = BACKGROUND
+        elif kind is driver_pools.kind_of(obj["metadata"].get("labels") or {}):
+            if not drained(obj):
+                continue
+            propagation = BACKGROUND
+        else:
+            blocked, propagation = True, FOREGROUND
+        if not deleting(obj):
+            step.deletions.append(Deletion(obj, propagation))
+    return blocked
+
+
+def _driver_kind(desired: Mapping[Key, Object]) -> driver_pools.Kind | None:
+    """The kind of the wanted driver DaemonSets, ``None`` without any."""
+    for key, obj in desired.items():
+        if key.kind is kinds.DAEMON_SET:
+            return driver_pools.kind_of(obj["metadata"].get("labels") or {})
+    return None
+
+
+def _compare(step: Step, key: Key, obj: dict[str, Any], about: Context) -> None:
+    """One wanted object against the live one."""
+    kind = key.kind
+    if not about.served(kind):
+        step.waiting.append(f"{key} cannot be created: its CRD {kind.resource} is not installed")
+        return
+    if about.store.in_flight(key):
+        step.waiting.append(f"{key} has just been written")
+        return
+    live = about.store.get(key)
+    if live is None:
+        step.writes.append(Write(apply.stamp(obj), new=True))
+    elif deleting(live):
+        step.waiting.append(f"{key} is being deleted")
+    elif kind is kinds.SERVICE_ACCOUNT:
+        if not state_of(live) and about.owner_uid in _owners(live):
+            step.writes.append(Write(apply.stamp(obj), (f"metadata.labels[{names.STATE_LABEL}]",)))
+    else:
+        plan = apply.diff_set([obj], [live])
+        step.writes += [Write(update.desired, tuple(update.paths)) for update in plan.update]
+
+
+def _owners(obj: Object) -> set[str]:
+    return {reference.get("uid", "") for reference in obj["metadata"].get("ownerReferences") or ()} - {""}

@@ -1,0 +1,457 @@
+"""The ClusterPolicy loop: observe, decide, carry out, report. One key a policy, one worker.
+
+Every pass looks at the whole present state, so it does not matter which event asked for it or where an earlier pass was
+killed. The decisions are made elsewhere (``election.py``, ``decide.py``, ``readiness.py``, ``status.py``); here they
+are put in order and carried out (contracts/control-plane.md 1.5, 1.7, 1.8, 4.1 and 4.2). A pass that finds everything
+right makes no request.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from ..api import codec, names, validate
+from ..api.clusterpolicy import ClusterPolicy, ClusterPolicySpec, ClusterPolicyStatus
+from ..api.release import Release
+from ..cluster import apply, kinds
+from ..cluster.apply import Key
+from ..cluster.client import Client
+from ..cluster.errors import ClusterError, NotFound
+from ..cluster.events import EventRecorder
+from ..cluster.informer import Change
+from ..cluster.queue import Controller, Requeue
+from ..operands import stack
+from ..operands.facts import ClusterFacts
+from ..operands.stack import Rendered
+from . import decide, election, labels, metrics, openshift, status
+from .caches import Caches
+from .clock import Clock, rfc3339
+from .decide import Step
+from .metrics import Metrics
+from .nodes import NodeLabelling, NodeStore
+from .observe import Observer, Unknown
+from .retries import Backoff, Guard
+from .rollouts import Rollouts
+from .settings import Settings
+from .status import Outcome
+
+log = logging.getLogger(__name__)
+
+WRITES_IN_FLIGHT: Final = 8
+PSA_LABELS: Final = tuple(f"pod-security.kubernetes.io/{mode}" for mode in ("enforce", "audit", "warn"))
+PRIVILEGED: Final = "privileged"
+MONITORING_LABEL: Final = "openshift.io/cluster-monitoring"
+
+
+class Ended(Exception):  # noqa: N818
+    """A pass cannot go on. ``error`` is the API's, when it is worth trying again by itself."""
+
+    def __init__(self, message: str, *, state: str = "", error: ClusterError | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.state = state
+        self.error = error
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """A policy as read, or why it cannot be. ``notes`` are remarks for the status: unknown fields."""
+
+    policy: ClusterPolicy | None = None
+    problem: str = ""
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What to tell beside the outcome."""
+        return [f"unknown fields are ignored: {', '.join(map(_with_hint, self.unknown))}"] if self.unknown else []
+
+
+def _with_hint(path: str) -> str:
+    meant = codec.suggest(path)
+    return f"{path} (did you mean {meant}?)" if meant else path
+
+
+def decode(document: Mapping[str, Any]) -> Decoded:
+    """Read a policy document; never raises for what a person may have written."""
+    try:
+        loaded = codec.load_cluster_policy(document)
+    except codec.PolicyError as error:
+        return Decoded(problem=str(error))
+    return Decoded(loaded.policy, unknown=tuple(loaded.unknown))
+
+
+def candidate(document: Mapping[str, Any]) -> election.Candidate:
+    """A policy document as a candidate of the election."""
+    meta = document["metadata"]
+    return election.Candidate(str(meta.get("creationTimestamp") or ""), str(meta["name"]))
+
+
+def refusals(spec: ClusterPolicySpec, release: Release) -> dict[str, str]:
+    """What validation finds wrong, by the state concerned; the empty state is the policy as a whole."""
+    found: dict[str, list[str]] = {}
+    for problem in validate.problems(spec, release):
+        found.setdefault(problem.state or "", []).append(problem.message)
+    return {state: "; ".join(messages) for state, messages in found.items()}
+
+
+def namespace_labels(
+    spec: ClusterPolicySpec, namespace: str, have: Mapping[str, str], *, on_openshift: bool
+) -> dict[str, str]:
+    """Labels that the operator's namespace lacks (5.3). They are never taken away again."""
+    ours = not on_openshift or namespace == openshift.MONITORED_NAMESPACE
+    want: dict[str, str] = {}
+    if spec.psa.enabled and ours:
+        want |= dict.fromkeys(PSA_LABELS, PRIVILEGED)
+    missing = {key: value for key, value in want.items() if have.get(key) != value}
+    if on_openshift and ours and MONITORING_LABEL not in have:
+        missing[MONITORING_LABEL] = "true"
+    return missing
+
+
+class Policies:
+    """The controller."""
+
+    def __init__(
+        self,
+        client: Client,
+        caches: Caches,
+        nodes: NodeStore,
+        settings: Settings,
+        *,
+        clock: Clock,
+        figures: Metrics,
+        events: EventRecorder,
+        guard: Guard = lambda reconcile: reconcile,
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._nodes = nodes
+        self._settings = settings
+        self._clock = clock
+        self._figures = figures
+        self._events = events
+        self._backoff: Backoff[str] = Backoff()
+        self._decoded: dict[str, tuple[tuple[str, int], Decoded]] = {}
+        self._rendered: tuple[ClusterPolicySpec, ClusterFacts, list[Rendered]] | None = None
+        self._active: str | None = None
+        self._waits_for_nodes = False
+        self._observer = Observer(caches, settings, nodes.fleet)
+        self._rollouts = Rollouts(
+            lambda: caches.objects.of_kind(kinds.DAEMON_SET),
+            caches.revisions,
+            caches.pods_behind,
+            start=lambda informer: caches.start(informer, self._rollouts.pods_synced),
+            stop=caches.stop,
+            flipped=self._wake,
+        )
+        self._labelling = NodeLabelling(
+            client,
+            nodes,
+            clock=clock,
+            in_flight=settings.node_writes_in_flight,
+            on_settled=self._nodes_settled,
+            guard=guard,
+        )
+        self._controller: Controller[str] = Controller(
+            "clusterpolicy", guard(self._reconcile), workers=1, clock=clock.monotonic, sleep=clock.sleep
+        )
+
+    @property
+    def labelling(self) -> NodeLabelling:
+        """The node labelling controller, which takes its orders from here."""
+        return self._labelling
+
+    @property
+    def active(self) -> str | None:
+        """Name of the policy in force."""
+        return self._active
+
+    def start(self) -> None:
+        """Listen to everything a pass depends on."""
+        self._caches.on_change(self._wake, self._rollouts.daemon_set_changed)
+        self._rollouts.start()
+        self._labelling.start()
+        self._nodes.on_summary(self._wake)
+        self._nodes.start()
+        self._caches.policies.subscribe(self._policy_changed)
+        if not self._caches.policies.values():
+            self._no_policy()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await self._controller.run()
+
+    # --- news ---------------------------------------------------------------------------------------------------------
+
+    def _policy_changed(self, change: Change[dict[str, Any]]) -> None:
+        """Elect, and look at every policy again if the winner is another one, else at this one."""
+        name = change.object["metadata"]["name"]
+        if change.new is None:
+            self._decoded.pop(name, None)
+            self._backoff.succeeded(name)
+        winner = election.active(map(candidate, self._caches.policies.values()))
+        others = winner != self._active
+        self._active = winner
+        for each in [policy["metadata"]["name"] for policy in self._caches.policies.values()] if others else [name]:
+            self._controller.add(each)
+        self._order_labels()
+
+    def _order_labels(self) -> None:
+        """Tell node labelling what the policy in force wants; without a usable one no node is touched (3.4)."""
+        decoded = self._decode(self._active) if self._active else None
+        if decoded is None:
+            self._no_policy()
+        policy = decoded.policy if decoded else None
+        clash = bool(self._caches.gpu_clusters)
+        want = labels.label_policy(policy.spec, self._settings.release) if policy and not clash else None
+        self._labelling.want(want)
+
+    def _no_policy(self) -> None:
+        self._figures.set("reconciliation_status", metrics.POLICY_UNAVAILABLE)
+
+    def _wake(self) -> None:
+        """Something changed that the policy in force may depend on."""
+        self._figures.set("gpu_nodes_total", self._nodes.fleet.gpu_nodes)
+        if self._active is not None:
+            self._controller.add(self._active)
+
+    def _nodes_settled(self) -> None:
+        if self._waits_for_nodes:
+            self._waits_for_nodes = False
+            self._wake()
+
+    def _decode(self, name: str) -> Decoded | None:
+        document = self._caches.policies.get(name)
+        if document is None:
+            return None
+        meta = document["metadata"]
+        version = (str(meta.get("uid", "")), int(meta.get("generation", 0)))
+        known = self._decoded.get(name)
+        if known is None or known[0] != version:
+            known = version, decode(document)
+            self._decoded[name] = known
+        return known[1]
+
+    # --- one policy ---------------------------------------------------------------------------------------------------
+
+    async def _reconcile(self, name: str) -> Requeue | None:
+        document, decoded = self._caches.policies.get(name), self._decode(name)
+        if document is None or decoded is None:
+            return None
+        try:
+            if name != self._active:
+                await self._report(document, decoded, status.passed_over(self._active or ""))
+                return None
+            return await self._reconcile_active(document, decoded)
+        except NotFound:
+            log.info("ClusterPolicy %s is gone", name)
+            return None
+        except ClusterError as error:
+            log.warning("ClusterPolicy %s: %s", name, error)
+            return self._backoff.failed(name, error)
+
+    async def _reconcile_active(self, document: dict[str, Any], decoded: Decoded) -> Requeue | None:
+        name = document["metadata"]["name"]
+        self._order_labels()
+        if document["metadata"].get("deletionTimestamp"):
+            return None
+        if not self._labelling.settled and not self._nodes.fleet.gpu_nodes:
+            self._waits_for_nodes = True
+            return None
+        try:
+            outcome = await self._pass(decoded)
+            retry = None
+        except Ended as end:
+            outcome = status.failed(end.message, state=end.state, notes=decoded.notes, release=self._settings.release)
+            retry = self._backoff.failed(name, end.error) if end.error else None
+        if outcome.ready and not self._labelling.settled:
+            self._waits_for_nodes = True
+            return None
+        self._measure(decoded, outcome)
+        await self._report(document, decoded, outcome)
+        if retry is None:
+            self._backoff.succeeded(name)
+            overdue = self._caches.objects.expire(self._clock.monotonic())
+            retry = Requeue(overdue) if overdue is not None else None
+        return retry
+
+    async def _pass(self, decoded: Decoded) -> Outcome:
+        """One pass over the policy in force. Raises :class:`Ended` where it cannot go on."""
+        if decoded.policy is None:
+            raise Ended(decoded.problem)
+        spec, release = decoded.policy.spec, self._settings.release
+        if clash := self._caches.gpu_clusters:
+            raise Ended(
+                f"ClusterPolicy {decoded.policy.metadata.name!r} and GPUCluster {clash[0]!r} both exist: "
+                "delete one of them, as both would manage the same nodes"
+            )
+        refused = refusals(spec, release)
+        if problem := refused.pop("", ""):
+            raise Ended(problem)
+        await self._label_namespace(spec)
+        facts = await self._facts(decoded.policy)
+        self._caches.objects.expire(self._clock.monotonic())
+        about = decide.context(spec, facts, self._caches.objects, self._caches.served)
+        steps = decide.steps(self._render(spec, facts), about, refused)
+        for step in steps:
+            await self._carry_out(step)
+        return self._judge(steps, decoded)
+
+    async def _label_namespace(self, spec: ClusterPolicySpec) -> None:
+        namespace = self._settings.namespace
+        view = self._caches.namespaces.get(namespace)
+        on_openshift = self._caches.cluster_version is not None
+        have = view.metadata.labels if view else {}
+        missing = namespace_labels(spec, namespace, have, on_openshift=on_openshift)
+        if not missing:
+            return
+        body = {"metadata": {"labels": missing}}
+        try:
+            await self._client.patch(kinds.NAMESPACE, namespace, body, field_manager=names.FIELD_MANAGER)
+        except ClusterError as error:
+            raise Ended(f"namespace {namespace} cannot be labelled: {error}", error=error) from error
+
+    async def _facts(self, policy: ClusterPolicy) -> ClusterFacts:
+        try:
+            return await self._observer.facts(policy)
+        except Unknown as unknown:
+            raise Ended(str(unknown), error=ClusterError(str(unknown))) from unknown
+
+    def _render(self, spec: ClusterPolicySpec, facts: ClusterFacts) -> list[Rendered]:
+        """Rendering is pure: the same policy and facts need it once."""
+        if self._rendered is None or self._rendered[:2] != (spec, facts):
+            self._rendered = spec, facts, stack.render(spec, facts)
+        return self._rendered[2]
+
+    async def _carry_out(self, step: Step) -> None:
+        """Delete and write what a step says. Raises :class:`Ended` for the state."""
+        if step.error:
+            raise Ended(step.error, state=step.state)
+        order = {kinds.DAEMON_SET: 0}
+        for deletion in sorted(step.deletions, key=lambda deletion: order.get(kinds.of(deletion.obj), 1)):
+            await self._delete(step.state, deletion)
+        if step.writes:
+            await self._write(step)
+
+    async def _delete(self, state: str, deletion: decide.Deletion) -> None:
+        key, meta = Key.of(deletion.obj), deletion.obj["metadata"]
+        try:
+            await self._client.delete(
+                key.kind, key.name, key.namespace or None, uid=meta.get("uid"), propagation=deletion.propagation
+            )
+        except NotFound:
+            log.debug("%s is gone already", key)
+        except ClusterError as error:
+            raise Ended(f"{key} cannot be deleted: {error}", state=state, error=error) from error
+        log.info("%s: deleted %s", state, key)
+        self._caches.objects.deleted(deletion.obj)
+
+    async def _write(self, step: Step) -> None:
+        now, objects = self._clock.monotonic(), self._caches.objects
+        for write in step.writes:
+            objects.writing(write.obj, now)
+            log.info("%s: %s %s %s", step.state, "create" if write.new else "update", Key.of(write.obj), write.drift)
+        plan = apply.Plan(create=[write.obj for write in step.writes])
+        done = await apply.carry_out(
+            self._client, plan, field_manager=names.FIELD_MANAGER, limit=WRITES_IN_FLIGHT, sleep=self._clock.sleep
+        )
+        for failure in done.errors:
+            objects.not_written(failure.key)
+        if done.errors:
+            first = done.errors[0]
+            more = f" (and {len(done.errors) - 1} more)" if len(done.errors) > 1 else ""
+            raise Ended(f"{first}{more}", state=step.state, error=first.error)
+        step.waiting += [f"{Key.of(write.obj)} has just been written" for write in step.writes]
+
+    # --- what came of it ----------------------------------------------------------------------------------------------
+
+    def _judge(self, steps: list[Step], decoded: Decoded) -> Outcome:
+        """Ready or not, from the DaemonSets' verdicts and what the steps wait for."""
+        release, notes = self._settings.release, decoded.notes
+        unready = [step.state for step in steps if self._why_not(step)]
+        if unready:
+            return status.operands_not_ready(unready, notes, release=release)
+        summary = self._nodes.fleet.summary
+        if summary.nodes:
+            return status.reconciled(notes, release=release)
+        row = status.no_gpu_nodes if summary.has_nfd else status.nfd_labels_missing
+        return row(notes, release=release)
+
+    def _why_not(self, step: Step) -> list[str]:
+        """Why the state is not ready, nothing when it is; a disabled state never holds up the others."""
+        if not step.enabled:
+            return []
+        reasons = list(step.waiting)
+        for key in step.daemon_sets:
+            verdict = self._rollouts.verdict(self._caches.objects.get(key))
+            if not verdict.ready:
+                reasons.append(f"{key}: {verdict.why}")
+        if reasons:
+            log.debug("%s is not ready: %s", step.state, "; ".join(reasons))
+        return reasons
+
+    def _measure(self, decoded: Decoded, outcome: Outcome) -> None:
+        """Set the metrics of a pass (5.6)."""
+        figures, summary = self._figures, self._nodes.fleet.summary
+        figures.count_pass(failed=not outcome.ready)
+        figures.set("gpu_nodes_total", self._nodes.fleet.gpu_nodes)
+        figures.set("reconciliation_has_nfd_labels", summary.has_nfd)
+        result = metrics.SUCCESS if outcome.ready else metrics.NOT_READY
+        if outcome.reason == status.RECONCILE_FAILED:
+            result = metrics.POLICY_UNAVAILABLE
+        figures.set("reconciliation_status", result)
+        if outcome.ready and outcome.reason != status.NFD_LABELS_MISSING:
+            figures.set("reconciliation_last_success_ts_seconds", self._clock.now().timestamp())
+        if decoded.policy is not None:
+            spec = decoded.policy.spec
+            figures.set("driver_auto_upgrade_enabled", labels.label_policy(spec, self._settings.release).auto_upgrade)
+            stream = self._caches.image_stream
+            found = openshift.facts(self._caches.cluster_version, stream)
+            openshift.report(figures, spec, found, stream, summary)
+
+    async def _report(self, document: dict[str, Any], decoded: Decoded, outcome: Outcome) -> None:
+        """Store the status if it says something new, and tell it as an event too."""
+        meta = document["metadata"]
+        current = stored_status(document)
+        new = status.next_status(
+            current,
+            outcome,
+            namespace=self._settings.namespace,
+            generation=int(meta.get("generation", 0)),
+            now=rfc3339(self._clock.now()),
+        )
+        if new is None:
+            return
+        await self._client.patch(
+            kinds.CLUSTER_POLICY,
+            meta["name"],
+            status.patch(new),
+            subresource="status",
+            field_manager=names.FIELD_MANAGER,
+        )
+        self._tell(document, decoded, current, outcome)
+
+    def _tell(self, document: dict[str, Any], decoded: Decoded, before: ClusterPolicyStatus, outcome: Outcome) -> None:
+        """Events for what is news to a person: another state, another reason, another error."""
+        said = {condition.message for condition in before.conditions}
+        reasons = {condition.reason for condition in before.conditions}
+        failed = outcome.reason == status.RECONCILE_FAILED
+        if before.state != outcome.state or outcome.reason not in reasons or (failed and outcome.message not in said):
+            log.info("ClusterPolicy %s: %s (%s): %s", document["metadata"]["name"], *msgspec.structs.astuple(outcome))
+            kind: Literal["Normal", "Warning"] = "Warning" if failed or outcome.ignored else "Normal"
+            self._events.event(document, kind, outcome.reason, outcome.message)
+        if decoded.notes and not any(note in message for note in decoded.notes for message in said):
+            self._events.event(document, "Warning", "UnknownField", decoded.notes[0])
+
+
+def stored_status(document: Mapping[str, Any]) -> ClusterPolicyStatus:
+    """The status of a policy document, read by itself: a broken spec must not hide it."""
+    try:
+        return msgspec.convert(document.get("status") or {}, ClusterPolicyStatus)
+    except msgspec.ValidationError as error:
+        log.warning(
+            "status of ClusterPolicy %s is unreadable (%s), writing it anew", document["metadata"]["name"], error
+        )
+        return ClusterPolicyStatus()

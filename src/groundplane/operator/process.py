@@ -1,0 +1,156 @@
+"""The operator as a whole: caches, controllers, servers, lease, and an orderly end.
+
+:func:`run` is what the ``gpu-operator`` executable and the lab call. Everything it needs is a parameter. It holds no
+state that matters: it may be killed at any point and started anywhere else.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+from ..api import names
+from ..cluster.client import Client
+from ..cluster.events import EventRecorder
+from ..cluster.lease import LeaderLease
+from . import health
+from .caches import Caches
+from .clock import Clock, SystemClock
+from .metrics import Metrics
+from .nodes import NodeStore
+from .policy import Policies
+from .retries import Gate
+from .settings import Settings
+
+log = logging.getLogger(__name__)
+
+COMPONENT: Final = "nvidia-gpu-operator"
+DRAIN_S: Final = 10.0
+"""How long writes in flight may take to end when the process is asked to stop."""
+
+
+class Operator:
+    """One operator process. :meth:`run` may be called once."""
+
+    def __init__(self, settings: Settings, client: Client, *, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.metrics_port = 0
+        self.health_port = 0
+        self.leading = asyncio.Event()
+        self._client = client
+        self._clock = clock or SystemClock()
+        self._synced = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve, lead and work until ``stop`` is set. Raises :class:`~..cluster.lease.LeaseLost` if another took over."""
+        async with contextlib.AsyncExitStack() as stack:
+            figures = health.Endpoint(health.metrics_app(self.metrics), self.settings.metrics_address)
+            probes = health.Endpoint(health.probes_app(self._alive, self._ready), self.settings.health_address)
+            self.metrics_port = (await stack.enter_async_context(figures)).port
+            self.health_port = (await stack.enter_async_context(probes)).port
+            await self._elect(stop)
+
+    def _alive(self) -> str | None:
+        """Answering at all is being alive: a controller that dies takes the process with it."""
+        return None
+
+    def _ready(self) -> str | None:
+        """A candidate for the lease is ready to take over; a leader once it knows the cluster."""
+        waiting = self.leading.is_set() and not self._synced
+        return "the first listing of the cluster is not complete" if waiting else None
+
+    async def _elect(self, stop: asyncio.Event) -> None:
+        """Wait for the lease if there is one to hold, then work; a stop ends the waiting too."""
+        if not self.settings.leader_elect:
+            await self._lead(stop)
+            return
+        lease = LeaderLease(
+            self._client,
+            names.LEASE_NAME,
+            self.settings.lease_namespace,
+            self.settings.identity,
+            duration_s=self.settings.lease_duration_s,
+            renew_deadline_s=self.settings.renew_deadline_s,
+            clock=self._clock.monotonic,
+            sleep=self._clock.sleep,
+            now=self._clock.now,
+        )
+        candidacy = asyncio.create_task(lease.run(lambda: self._lead(stop)), name="leader election")
+        stopped = asyncio.create_task(stop.wait(), name="stop")
+        try:
+            await asyncio.wait({candidacy, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if self.leading.is_set() or candidacy.done():
+                await candidacy
+        finally:
+            for task in (candidacy, stopped):
+                task.cancel()
+            await asyncio.wait({candidacy, stopped})
+
+    async def _lead(self, stop: asyncio.Event) -> None:
+        """Watch and work until ``stop``; then let writes in flight finish."""
+        self.leading.set()
+        gate = Gate()
+        caches = Caches(self._client, self.settings.namespace, clock=self._clock)
+        events = EventRecorder(
+            self._client,
+            COMPONENT,
+            self.settings.namespace,
+            instance=self.settings.identity,
+            now=self._clock.now,
+            clock=self._clock.monotonic,
+        )
+        async with events, contextlib.aclosing(caches):
+            await _until(stop, caches.open())
+            self._synced = not stop.is_set()
+            policies = Policies(
+                self._client,
+                caches,
+                NodeStore(caches.nodes),
+                self.settings,
+                clock=self._clock,
+                figures=self.metrics,
+                events=events,
+                guard=gate.guard,
+            )
+            policies.start()
+            log.info("working: %d nodes, %d policies", len(caches.nodes), len(caches.policies))
+            controllers = [
+                asyncio.create_task(policies.run(), name="clusterpolicy"),
+                asyncio.create_task(policies.labelling.run(), name="nodes"),
+            ]
+            try:
+                await _first(stop, controllers)
+                log.info("stopping: finishing what is being written")
+                if not await gate.close(DRAIN_S):
+                    log.warning("some writes did not end within %g s", DRAIN_S)
+            finally:
+                for task in controllers:
+                    task.cancel()
+                await asyncio.gather(*controllers, return_exceptions=True)
+
+
+async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Await ``work``, or abandon it when ``stop`` is set."""
+    task = asyncio.create_task(work)
+    await _first(stop, [task])
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def _first(stop: asyncio.Event, tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Until ``stop`` is set or one of ``tasks`` ends; raises what it raised."""
+    stopped = asyncio.create_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait({stopped, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+    for task in tasks:
+        if task.done():
+            task.result()
+
+
+async def run(settings: Settings, client: Client, *, stop: asyncio.Event, clock: Clock | None = None) -> None:
+    """Run one operator until ``stop`` is set."""
+    await Operator(settings, client, clock=clock).run(stop)
