@@ -1,0 +1,197 @@
+"""The rules of object metadata that hold for every kind: what the server sets, keeps, and refuses to change."""
+
+from __future__ import annotations
+
+import random
+import string
+import uuid
+from datetime import datetime
+from typing import Any
+
+from . import names_rules, status
+from .resources import Resource
+from .status import Cause
+
+Document = dict[str, Any]
+_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
+_BY_PATH = {"rbac.authorization.k8s.io"}
+_SERVER_SET = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
+
+
+def timestamp(now: datetime) -> str:
+    """Return a time as the API writes it: UTC, whole seconds."""
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def copy(value: Any) -> Any:
+    """Return a deep copy of a JSON value (faster than copy.deepcopy)."""
+    if isinstance(value, dict):
+        return {key: copy(item) if isinstance(item, dict | list) else item for key, item in value.items()}
+    if isinstance(value, list):
+        return [copy(item) if isinstance(item, dict | list) else item for item in value]
+    return value
+
+
+def random_suffix(source: random.Random, length: int = 5) -> str:
+    """Return the random part of a generated name."""
+    return "".join(source.choices(_SUFFIX, k=length))
+
+
+def new_metadata(meta: Document, now: datetime, source: random.Random, *, generation: bool) -> Document:
+    """Return the metadata of an object to be created: name generated, server's fields set."""
+    result = {key: value for key, value in meta.items() if key not in (*_SERVER_SET, "selfLink", "resourceVersion")}
+    if not result.get("name") and result.get("generateName"):
+        result["name"] = result["generateName"][: 63 - 5] + random_suffix(source)
+    result["uid"] = str(uuid.UUID(int=source.getrandbits(128), version=4))
+    result["creationTimestamp"] = timestamp(now)
+    if generation:
+        result["generation"] = 1
+    return result
+
+
+def kept_metadata(old: Document, new: Document) -> Document:
+    """Return the metadata of an update: the client's, with the server's fields from the stored object."""
+    result = dict(new)
+    for key in (*_SERVER_SET, "name", "namespace", "selfLink"):
+        if key in old:
+            result[key] = old[key]
+        else:
+            result.pop(key, None)
+    return result
+
+
+def metadata_problems(resource: Resource, meta: Document) -> list[Cause]:
+    """Return what is wrong with names, labels, annotations, finalizers and owner references."""
+    causes: list[Cause] = []
+    name = meta.get("name", "")
+    if not name:
+        causes.append(Cause("FieldValueRequired", "Required value: name or generateName is required", "metadata.name"))
+    elif problem := _name_problem(resource, name):
+        causes.append(invalid("metadata.name", name, problem))
+    for key, value in (meta.get("labels") or {}).items():
+        if problem := names_rules.label_key_problem(key):
+            causes.append(invalid("metadata.labels", key, problem))
+        if problem := names_rules.label_value_problem(value):
+            causes.append(invalid("metadata.labels", value, problem))
+    for key in meta.get("annotations") or {}:
+        if problem := names_rules.label_key_problem(key.lower()):
+            causes.append(invalid("metadata.annotations", key, problem))
+    for finalizer in meta.get("finalizers") or []:
+        if problem := names_rules.label_key_problem(finalizer):
+            causes.append(invalid("metadata.finalizers", finalizer, problem))
+    return causes + _owner_problems(meta.get("ownerReferences") or [])
+
+
+def _owner_problems(owners: list[Document]) -> list[Cause]:
+    causes: list[Cause] = []
+    for index, owner in enumerate(owners):
+        for key in ("apiVersion", "kind", "name", "uid"):
+            if not owner.get(key):
+                causes.append(
+                    invalid(f"metadata.ownerReferences[{index}].{key}", owner.get(key, ""), "must not be empty")
+                )
+    controllers = [owner for owner in owners if owner.get("controller")]
+    if len(controllers) > 1:
+        text = f'Only one reference can have Controller set to true. Found "true" in references for {controllers[0]["kind"]}/{controllers[0]["name"]} and {controllers[1]["kind"]}/{controllers[1]["name"]}'
+        causes.append(invalid("metadata.ownerReferences", "[]", text))
+    return causes
+
+
+def _name_problem(resource: Resource, name: str) -> str:
+    if resource.group in _BY_PATH:
+        return names_rules.path_segment_problem(name)
+    if resource.id in {("", "services")}:
+        return names_rules.service_name_problem(name)
+    if resource.id in {("", "namespaces")}:
+        return names_rules.label_name_problem(name)
+    return names_rules.subdomain_problem(name)
+
+
+def invalid(field: str, value: Any, why: str) -> Cause:
+    """Return the cause of a value that breaks a rule."""
+    return Cause("FieldValueInvalid", f"Invalid value: {quoted(value)}: {why}", field)
+
+
+def required(field: str, why: str = "") -> Cause:
+    """Return the cause of a missing value."""
+    return Cause("FieldValueRequired", "Required value" + (f": {why}" if why else ""), field)
+
+
+def not_supported(field: str, value: Any, choices: tuple[str, ...]) -> Cause:
+    """Return the cause of a value that is not among the choices."""
+    texts = ", ".join(f'"{choice}"' for choice in sorted(choices))
+    return Cause("FieldValueNotSupported", f"Unsupported value: {quoted(value)}: supported values: {texts}", field)
+
+
+def refused(field: str, why: str) -> Cause:
+    """Return the cause of a value that may not be set or changed."""
+    return Cause("FieldValueForbidden", f"Forbidden: {why}", field)
+
+
+def duplicate(field: str, value: Any) -> Cause:
+    """Return the cause of a value that occurs twice."""
+    return Cause("FieldValueDuplicate", f"Duplicate value: {quoted(value)}", field)
+
+
+def quoted(value: Any) -> str:
+    """Return a value as the server prints it in an error."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, dict | list):
+        return "".join(char for char in str(value) if char in string.printable)
+    return str(value)
+
+
+def update_problems(old: Document, new: Document, meta: Document) -> list[Cause]:
+    """Return what an update may not do to metadata. `meta` is the metadata as the client sent it."""
+    causes: list[Cause] = []
+    before = old["metadata"]
+    for key in ("name", "namespace", "uid", "creationTimestamp"):
+        sent = meta.get(key)
+        if sent and sent != before.get(key):
+            causes.append(invalid(f"metadata.{key}", sent, "field is immutable"))
+    if before.get("deletionTimestamp"):
+        added = [
+            item for item in new["metadata"].get("finalizers") or [] if item not in (before.get("finalizers") or [])
+        ]
+        if added:
+            listed = ", ".join(f'"{item}"' for item in added)
+            text = f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{listed}}}"
+            causes.append(refused("metadata.finalizers", text))
+    return causes
+
+
+def check_preconditions(resource: Resource, name: str, stored: Document, sent: Document) -> None:
+    """Raise the 409 of a resourceVersion or uid that is not the stored object's."""
+    meta = stored["metadata"]
+    uid, version = sent.get("uid"), sent.get("resourceVersion")
+    if uid and uid != meta["uid"]:
+        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}"
+        raise status.conflict(resource.plural, resource.group, name, why)
+    if version and version not in ("0", meta["resourceVersion"]):
+        raise status.stale(resource.plural, resource.group, name)
+
+
+def spec_changed(resource: Resource, old: Document, new: Document) -> bool:
+    """Whether anything but metadata, and status where that is separate, differs."""
+    ignored = {"metadata", "apiVersion", "kind"}
+    if "status" in resource.subresources:
+        ignored.add("status")
+    keys = (old.keys() | new.keys()) - ignored
+    return any(old.get(key) is not new.get(key) and old.get(key) != new.get(key) for key in keys)
+
+
+def unchanged(old: Document, new: Document) -> bool:
+    """Whether two versions say the same, resourceVersion and managedFields aside."""
+    if old.keys() != new.keys():
+        return False
+    for key, value in new.items():
+        if key != "metadata" and value is not old[key] and value != old[key]:
+            return False
+    return _comparable(old["metadata"]) == _comparable(new["metadata"])
+
+
+def _comparable(meta: Document) -> Document:
+    return {key: value for key, value in meta.items() if key not in ("resourceVersion", "managedFields")}
