@@ -199,6 +199,8 @@ class Client:
             auto_decompress=True,
             read_bufsize=1 << 18,
         )
+        # aiohttp would silently repeat PUT and DELETE after a lost connection; what is repeated is decided in _send.
+        self._open._retry_connection = False
         return self
 
     async def __aexit__(self, *_: object) -> None:
