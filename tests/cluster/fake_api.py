@@ -117,6 +117,8 @@ class FakeApi:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.url = ""
+        self.token: str | None = None
+        """The only bearer token that is let in; None lets everybody in."""
         self.version = 100
         self.oldest = 0
         self.objects: dict[str, dict[str, dict[str, Any]]] = {}
@@ -178,6 +180,8 @@ class FakeApi:
             request.method, request.path, dict(request.query), dict(request.headers), await request.read(), request
         )
         self.calls.append(call)
+        if self.token is not None and call.headers.get("Authorization") != f"Bearer {self.token}":
+            return await refuse(401, "Unauthorized")(call)
         for index, (when, answer) in enumerate(self._orders):
             if when(call):
                 del self._orders[index]
