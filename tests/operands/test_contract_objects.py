@@ -142,7 +142,7 @@ def test_states_that_cannot_be_switched_off():
     assert [each.state for each in results if each.enabled] == ["state-operator-metrics", "state-operator-validation"]
 
 
-# --- RuntimeClasses (5.1) --------------------------------------------------------------------------------------------
+# --- RuntimeClasses (5.1) ---------------------------------------------------------------------------------------------
 
 RUNTIME_CLASSES = [
     ({"enabled": True}, "nvidia", ["nvidia", "nvidia-cdi", "nvidia-legacy"]),
@@ -168,7 +168,7 @@ def test_runtime_classes(file, cdi, name, expected):
         assert not {"scheduling", "overhead"} & set(each)
 
 
-# --- Services, ServiceMonitors, PrometheusRules ------------------------------------------------------------------------
+# --- Services, ServiceMonitors, PrometheusRules -----------------------------------------------------------------------
 
 SCRAPE = {"prometheus.io/scrape": "true"}
 SERVICES = [
@@ -271,7 +271,7 @@ def test_only_26_3_waits_for_the_missing_service_monitor_crd(release, crd, enabl
     assert not any(each.not_ready for each in results if each is not exporter)
 
 
-# --- Rights (5.8) ------------------------------------------------------------------------------------------------------
+# --- Rights (5.8) -----------------------------------------------------------------------------------------------------
 
 SCC = "security.openshift.io/securitycontextconstraints named privileged: use"
 NODES = "/nodes: get,list,watch"
@@ -349,7 +349,7 @@ def test_only_the_exporters_rights_carry_a_label():
             assert labels == ({"app": "nvidia-dcgm-exporter"} if exporter else {}), (kind, name)
 
 
-# --- ConfigMaps (9.10) -------------------------------------------------------------------------------------------------
+# --- ConfigMaps (9.10) ------------------------------------------------------------------------------------------------
 
 CONFIG_MAPS = {
     "nvidia-container-toolkit-entrypoint": ({"app": "nvidia-container-toolkit-daemonset"}, "entrypoint.sh"),
@@ -403,7 +403,7 @@ def test_custom_mig_config_maps_replace_the_defaults():
     assert "DEFAULT_CONFIG_FILE" not in env
 
 
-# --- OpenShift (4.1, 5.4) ----------------------------------------------------------------------------------------------
+# --- OpenShift (4.1, 5.4) ---------------------------------------------------------------------------------------------
 
 SCC_HOST = {
     "nvidia-driver": {"HostPID"},
