@@ -23,6 +23,8 @@ from .policy import Policies
 from .retries import Gate
 from .settings import Settings
 
+__all__ = ["Operator", "Settings", "run"]
+
 log = logging.getLogger(__name__)
 
 COMPONENT: Final = "nvidia-gpu-operator"
@@ -44,7 +46,7 @@ class Operator:
         self._synced = False
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serve, lead and work until ``stop`` is set. Raises :class:`~..cluster.lease.LeaseLost` if another took over."""
+        """Serve, lead and work until ``stop`` is set. Raises :class:`~..cluster.lease.LeaseLost` if another leads."""
         async with contextlib.AsyncExitStack() as stack:
             figures = health.Endpoint(health.metrics_app(self.metrics), self.settings.metrics_address)
             probes = health.Endpoint(health.probes_app(self._alive, self._ready), self.settings.health_address)
@@ -103,7 +105,9 @@ class Operator:
         )
         async with events, contextlib.aclosing(caches):
             await _until(stop, caches.open())
-            self._synced = not stop.is_set()
+            if stop.is_set():
+                return
+            self._synced = True
             policies = Policies(
                 self._client,
                 caches,
