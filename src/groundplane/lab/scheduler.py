@@ -3,7 +3,8 @@
 Considered are `nodeSelector`, node affinity (required and preferred), required pod affinity and anti-affinity, taints,
 cordons, host ports, pod counts and resources, extended ones included. Pods of higher priority come first; running pods
 are never preempted. A pod that fits nowhere is looked at again when something changes that may let it: a node, or a
-pod that went. Not considered: preferred pod affinity, topology spread, volumes. Pure rules are in `placement` and `amounts`.
+pod that went. Not considered: preferred pod affinity, topology spread, volumes. Pure rules are in `placement` and
+`amounts`.
 """
 
 import asyncio

@@ -133,8 +133,8 @@ class PodControl:
         except StatusError as error:
             if error.code == 403 and "being terminated" in error.message:
                 return None
-            about = self.reference(owner)
-            self._recorder.event(about, WARNING, "FailedCreate", f"Error creating: {error.message}")
+            told = _without_generated_name(error, metadata.get("generateName") or "")
+            self._recorder.event(self.reference(owner), WARNING, "FailedCreate", f"Error creating: {told}")
             raise
         name = made["metadata"]["name"]
         self._recorder.event(self.reference(owner), NORMAL, "SuccessfulCreate", f"Created pod: {name}")
@@ -147,6 +147,12 @@ class PodControl:
         if self._shared.delete(PODS, pod):
             name = pod["metadata"]["name"]
             self._recorder.event(self.reference(owner), NORMAL, "SuccessfulDelete", f"Deleted pod: {name}")
+
+
+def _without_generated_name(error: StatusError, prefix: str) -> str:
+    """An error's message that is the same at each attempt: it names the prefix, not the name made up this time."""
+    name = error.details.get("name")
+    return error.message.replace(f'"{name}"', f'"{prefix}"') if prefix and name else error.message
 
 
 def from_template(template: Doc, prefix: str, *, labels: Mapping[str, str] | None = None) -> Obj:
