@@ -114,7 +114,7 @@ def _map(desired: Mapping[str, Any], live: Mapping[str, Any], path: Path) -> Ite
 
 def _value(wanted: Any, found: Any, path: Path) -> Iterator[Path]:
     if found is None:
-        if not _absent_is_equal(wanted, path[-1]):
+        if not _absent_is_equal(wanted, path):
             yield path
     elif isinstance(wanted, Mapping):
         if isinstance(found, Mapping):
@@ -130,13 +130,13 @@ def _value(wanted: Any, found: Any, path: Path) -> Iterator[Path]:
         yield path
 
 
-def _absent_is_equal(wanted: Any, field: str) -> bool:
+def _absent_is_equal(wanted: Any, path: Path) -> bool:
     """The server drops what is empty: a map with nothing but empty fields in it may be gone altogether, too."""
     if isinstance(wanted, Mapping):
-        return all(_absent_is_equal(value, key) for key, value in wanted.items())
+        return not any(_map(wanted, {}, path))
     if wanted is None or wanted == "" or (isinstance(wanted, list | tuple) and not wanted):
         return True
-    return field not in ZERO_MATTERS and isinstance(wanted, bool | int | float) and not wanted
+    return path[-1] not in ZERO_MATTERS and isinstance(wanted, bool | int | float) and not wanted
 
 
 def _scalar_equal(wanted: Any, found: Any, path: Path) -> bool:
