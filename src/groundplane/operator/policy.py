@@ -31,7 +31,7 @@ from .clock import Clock, rfc3339
 from .decide import Step
 from .metrics import Metrics
 from .nodes import NodeLabelling, NodeStore
-from .observe import Observer, Unknown
+from .observe import LOOK_UP_S, Observer, Unknown
 from .retries import Backoff, Guard
 from .rollouts import Rollouts
 from .settings import Settings
@@ -297,6 +297,7 @@ class Policies:
         steps = decide.steps(self._render(spec, facts), about, refused)
         for step in steps:
             await self._carry_out(step)
+        await self._rollouts.known(LOOK_UP_S)
         return self._judge(steps, decoded)
 
     async def _label_namespace(self, spec: ClusterPolicySpec) -> None:

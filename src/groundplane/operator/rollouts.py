@@ -5,6 +5,8 @@ behind its selector are watched and tallied as they change: a thousand driver po
 and a pass over the policy is asked for only when some verdict flips.
 """
 
+import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -71,8 +73,16 @@ class Rollouts:
         self._ready: dict[str, bool] = {}
 
     def start(self) -> None:
-        """Listen to revisions."""
+        """Listen to revisions, and watch the pods of the DaemonSets that are there already."""
         self._revisions.subscribe(self._revision_changed)
+        self._watch_pods()
+
+    async def known(self, patience_s: float) -> None:
+        """Wait until all pods that matter have been listed, ``patience_s`` seconds at most."""
+        for behind in list(self._pods.values()):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience_s):
+                    await behind.informer.wait_synced()
 
     def verdict(self, live: Mapping[str, Any] | None) -> Verdict:
         """The verdict on a DaemonSet, ``None`` for one that does not exist."""
