@@ -587,7 +587,8 @@ def finish(obj: Model | Manifest, state: str, facts: ClusterFacts) -> Manifest:
                 blockOwnerDeletion=True,
             ).to_dict()
         ]
-    return {"apiVersion": document.pop("apiVersion"), "kind": document.pop("kind"), **document}
+    identity = {key: document.pop(key) for key in ("apiVersion", "kind", "metadata")}
+    return {**identity, **document}
 
 
 def without_nulls(value: Any) -> Any:

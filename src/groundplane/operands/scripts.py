@@ -21,8 +21,8 @@ until [ -f "$ready" ]; do
 done
 
 # One KEY=value line a fact about the driver. They are handed on as they are, never evaluated.
-cat "$ready"
 while IFS= read -r line || [ -n "$line" ]; do
+    printf '%s\\n' "$line"
     case "$line" in
         [A-Za-z_]*=*) export "$line" ;;
     esac
@@ -68,7 +68,7 @@ exec nvidia-mig-manager
 """
 
 VALIDATED: Final = (
-    "echo 'every layer of this node is validated'; trap 'exit 0' TERM; while true; do sleep 86400 & wait $!; done"
+    "trap 'exit 0' TERM; echo 'every layer of this node is validated'; while true; do sleep 86400 & wait $!; done"
 )
 """What the validator's main container does once its init containers have passed; it stops at once when asked."""
 
