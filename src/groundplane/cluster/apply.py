@@ -8,6 +8,7 @@ live object drifted (``drift``). Which objects are wanted, and which live ones a
 import asyncio
 import hashlib
 import logging
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
@@ -332,7 +333,8 @@ def immutable(kind: Kind, error: errors.Invalid) -> bool:
         return False
     if error.causes:
         return all(field.startswith(prefixes) and _says_immutable(text) for field, text in error.causes)
-    return any(f"{prefix}:" in error.message for prefix in prefixes) and _says_immutable(error.message)
+    named = any(re.search(rf"\b{re.escape(prefix)}[\w.\[\]]*:", error.message) for prefix in prefixes)
+    return named and _says_immutable(error.message)
 
 
 def _says_immutable(text: str) -> bool:
@@ -345,11 +347,12 @@ def propagation(desired: Manifest, live: Manifest) -> str:
     A workload adopts pods that its selector matches and that nobody controls, so running pods (a loaded driver) survive
     where the new selector still matches them; otherwise they must go, or two generations would run beside each other.
     """
-    selector = _at(desired, "spec", "selector", "matchLabels")
+    selector = _at(desired, "spec", "selector")
+    wanted = selector.get("matchLabels")
     labels = _at(live, "spec", "template", "metadata", "labels")
-    if not selector or _at(desired, "spec", "selector", "matchExpressions") or kinds.of(desired) == kinds.JOB:
+    if not wanted or selector.get("matchExpressions") or kinds.of(desired) == kinds.JOB:
         return "Background"
-    return "Orphan" if selector.items() <= labels.items() else "Background"
+    return "Orphan" if wanted.items() <= labels.items() else "Background"
 
 
 def _at(obj: Any, *path: str) -> dict[str, Any]:
