@@ -1,201 +1,146 @@
 """When a driver DaemonSet may go: contracts/control-plane.md 4.6, and section 8 (issues 715 and 1368)."""
 
+from copy import deepcopy
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from operands import rendering
 
-from groundplane.operands import driver_cleanup
-from groundplane.operands.driver_cleanup import Cleanup
-from groundplane.operands.errors import RenderError
+from groundplane.operands import driver, driver_cleanup, vgpu_manager
+from groundplane.operands.driver_cleanup import Fate
 from groundplane.operands.facts import OpenShift
 
 BASE = "nvidia-driver-daemonset"
-VGPU_BASE = "nvidia-vgpu-manager-daemonset"
 PRECOMPILED = {"driver": {"usePrecompiled": True}}
-KERNEL = "6.8.0-60-generic"
-NAME = f"{BASE}-{KERNEL}-ubuntu24.04"
-OPENSHIFT = OpenShift(version="4.17", driver_toolkit={"r1": "dtk"})
-RHCOS = (rendering.node("a", os_id="rhcos", os_version="4.17", ostree="r1"),)
+KERNEL, LEFT = "6.8.0-60-generic", "5.15.0-1"
+OPENSHIFT = OpenShift(version="4.17", driver_toolkit={"r0": "dtk", "r1": "dtk"})
+DTK = {"openshift": OPENSHIFT, "runtime": "crio"}
+VGPU = {"sandboxWorkloads": {"enabled": True}, "vgpuManager": {"repository": "r", "image": "v", "version": "1"}}
 
 
-def live(name, *, desired=0, misscheduled=0, kernel="", labels=None, observed=1):
-    selector = {"nvidia.com/gpu.deploy.driver": "true"}
-    if kernel:
-        selector["feature.node.kubernetes.io/kernel-version.full"] = kernel
-    return {
-        "metadata": {"name": name, "generation": 1, "labels": labels or {}},
-        "spec": {"template": {"spec": {"nodeSelector": selector}}},
-        "status": {
-            "observedGeneration": observed,
-            "desiredNumberScheduled": desired,
-            "numberMisscheduled": misscheduled,
-        },
+def rhcos(version):
+    return rendering.node(f"node-{version}", os_id="rhcos", os_version="4.17", ostree=version)
+
+
+def rendered(changes=None, module=driver, **facts):
+    """The DaemonSets that a policy wants on a cluster."""
+    objects = module.render(rendering.spec(changes=changes), rendering.facts(**facts))
+    return [each for each in objects if each["kind"] == "DaemonSet"]
+
+
+def live(document, *, desired=0, misscheduled=0, generation=1, observed=1):
+    """A DaemonSet as it would be in the cluster."""
+    document = deepcopy(document)
+    document["metadata"]["generation"] = generation
+    document["status"] = {
+        "observedGeneration": observed,
+        "desiredNumberScheduled": desired,
+        "numberMisscheduled": misscheduled,
     }
+    return document
 
 
-def precompiled(kernel=KERNEL, name=None, **more):
-    name = name or f"{BASE}-{kernel}-ubuntu24.04"
-    return live(name, kernel=kernel, labels={"nvidia.com/precompiled": "true"}, **more)
+def precompiled(*kernels, system=("ubuntu", "24.04")):
+    return rendered(PRECOMPILED, nodes=tuple(rendering.node(kernel, kernel, *system) for kernel in kernels))
 
 
-def ordinary(**more):
-    return live(BASE, labels={"nvidia.com/precompiled": "false"}, **more)
+IDLE, BUSY, MISPLACED = {"desired": 0}, {"desired": 2}, {"misscheduled": 1}
+UNSEEN = {"generation": 2}
 
 
-def toolkit(rhcos, base=BASE, **more):
-    labels = {"openshift.driver-toolkit": "true", "nvidia.com/precompiled": "false"}
-    return live(f"{base}-{rhcos}", labels=labels, **more)
+@pytest.mark.parametrize("status", [IDLE, BUSY, MISPLACED, UNSEEN])
+def test_a_wanted_one_stays(status):
+    for wanted in (precompiled(KERNEL, LEFT), rendered(), rendered(nodes=(rhcos("r1"),), **DTK)):
+        assert [driver_cleanup.fate(live(each, **status), wanted) for each in wanted] == [Fate.KEEP] * len(wanted)
 
 
-def decide(daemon_sets, changes=None, pods=(), state="state-driver", **facts):
-    return driver_cleanup.cleanup(state, daemon_sets, pods, rendering.spec(changes=changes), rendering.facts(**facts))
-
-
-# --- Leftovers of the wanted kind -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("daemon_set", "delete"),
+    ("status", "fate"), [(IDLE, Fate.DELETE), (BUSY, Fate.KEEP), (MISPLACED, Fate.KEEP), (UNSEEN, Fate.KEEP)]
+)
+def test_one_whose_kernel_or_rhcos_left_goes_when_idle(status, fate):
+    (left,) = precompiled(LEFT)
+    assert driver_cleanup.fate(live(left, **status), precompiled(KERNEL)) is fate
+    (left,) = rendered(nodes=(rhcos("r0"),), **DTK)
+    assert driver_cleanup.fate(live(left, **status), rendered(nodes=(rhcos("r1"),), **DTK)) is fate
+
+
+def test_one_without_a_status_is_not_idle():
+    (left,) = precompiled(LEFT)
+    left["metadata"]["generation"] = 1
+    assert driver_cleanup.fate(left, precompiled(KERNEL)) is Fate.KEEP
+
+
+@pytest.mark.parametrize("status", [IDLE, BUSY])
+def test_nothing_is_decided_while_nothing_is_wanted(status):
+    for each in (*precompiled(KERNEL), *rendered()):
+        assert driver_cleanup.fate(live(each, **status), []) is Fate.KEEP
+
+
+@pytest.mark.parametrize("status", [IDLE, BUSY])
+def test_predecessor_of_another_system_makes_room(status):
+    (old,) = precompiled(KERNEL, system=("ubuntu", "22.04"))
+    assert driver_cleanup.fate(live(old, **status), precompiled(KERNEL)) is Fate.DELETE_FIRST
+
+
+ORDINARY, PER_KERNEL = rendered(), precompiled(KERNEL)
+PER_RHCOS = rendered(nodes=(rhcos("r1"),), **DTK)
+OFF = rendered({"operator": {"use_ocp_driver_toolkit": False}}, nodes=(rhcos("r1"),), **DTK)
+
+
+@pytest.mark.parametrize("status", [IDLE, BUSY])
+@pytest.mark.parametrize(
+    ("before", "after"),
     [
-        (precompiled(), ()),
-        (precompiled(desired=2), ()),
-        (precompiled(misscheduled=1), ()),
-        (precompiled("5.15.0-1"), (f"{BASE}-5.15.0-1-ubuntu24.04",)),
-        (precompiled("5.15.0-1", desired=1), ()),
-        (precompiled("5.15.0-1", misscheduled=1), ()),
-        (precompiled("5.15.0-1", observed=0), ()),
+        (ORDINARY, PER_KERNEL),
+        (PER_KERNEL, ORDINARY),
+        (ORDINARY, PER_RHCOS),
+        (PER_RHCOS, OFF),
+        (PER_RHCOS, PER_KERNEL),
+        (PER_KERNEL, PER_RHCOS),
     ],
 )
-def test_precompiled_leftovers(daemon_set, delete):
-    assert decide([daemon_set], PRECOMPILED) == Cleanup(delete)
+def test_another_kind_goes_first(before, after, status):
+    assert [driver_cleanup.fate(live(each, **status), after) for each in before] == [Fate.DELETE_FIRST] * len(before)
 
 
-def test_successor_on_another_system_replaces():
-    old = precompiled(name=f"{BASE}-{KERNEL}-ubuntu22.04", desired=3)
-    assert decide([old, precompiled()], PRECOMPILED) == Cleanup((f"{BASE}-{KERNEL}-ubuntu22.04",))
-
-
-def test_driver_toolkit_leftovers():
-    found = [toolkit("r0"), toolkit("r1"), toolkit("r2", desired=1)]
-    assert decide(found, nodes=RHCOS, openshift=OPENSHIFT) == Cleanup((f"{BASE}-r0",))
-
-
-def test_ordinary_daemon_set_stays():
-    assert decide([ordinary()]) == Cleanup()
-
-
-def test_nothing_is_touched_without_gpu_nodes():
-    found = [precompiled(), precompiled("5.15.0-1"), ordinary()]
-    for changes in (PRECOMPILED, {}):
-        assert decide(found, changes, nodes=()) == Cleanup()
-
-
-def test_nothing_is_decided_while_labels_are_unclear():
-    with pytest.raises(RenderError, match="gpu-9"):
-        decide([precompiled("5.15.0-1")], PRECOMPILED, nodes=(rendering.node("gpu-9", kernel=""),))
-
-
-def test_daemon_set_without_a_status():
-    fresh = {
-        "metadata": {"name": f"{BASE}-x", "generation": 1},
-        "spec": {"template": {"spec": {}}},
-    }
-    assert decide([fresh]) == Cleanup()
-
-
-@pytest.mark.parametrize("name", ["nvidia-driver-daemonsets", "nvidia-gpu-driver-ubuntu24.04-67cc6dbb79", "other"])
-def test_daemon_sets_of_others_are_ignored(name):
-    assert decide([live(name, labels={"nvidia.com/precompiled": "true"})]) == Cleanup()
-    assert not driver_cleanup.belongs("state-driver", name)
-
-
-def test_belongs():
-    assert driver_cleanup.belongs("state-driver", BASE)
-    assert driver_cleanup.belongs("state-driver", NAME)
-    assert driver_cleanup.belongs("state-vgpu-manager", f"{VGPU_BASE}-r1")
-    assert not driver_cleanup.belongs("state-vgpu-manager", BASE)
-
-
-# --- Switching the kind -----------------------------------------------------------------------------------------------
-SWITCHES = [
-    ([ordinary(desired=3)], PRECOMPILED, {}, (BASE,)),
-    ([precompiled(desired=3), precompiled("5.15.0-1")], {}, {}, (f"{BASE}-5.15.0-1-ubuntu24.04", NAME)),
-    ([ordinary(desired=1)], {}, {"nodes": RHCOS, "openshift": OPENSHIFT}, (BASE,)),
-    ([toolkit("r1", desired=1)], PRECOMPILED, {"nodes": RHCOS, "openshift": OPENSHIFT}, (f"{BASE}-r1",)),
-    (
-        [toolkit("r1", desired=1)],
-        {"operator": {"use_ocp_driver_toolkit": False}},
-        {"nodes": RHCOS, "openshift": OPENSHIFT},
-        (f"{BASE}-r1",),
-    ),
-]
-
-
-@pytest.mark.parametrize(("found", "changes", "facts", "delete"), SWITCHES)
-def test_another_kind_goes_first(found, changes, facts, delete):
-    plan = decide(found, changes, **facts)
-    assert plan.delete == delete
-    assert all(name in plan.hold for name in delete)
-
-
-def test_held_back_until_the_last_pod_is_gone():
-    leaving = {"app": BASE, "nvidia.com/precompiled": "false"}
-    other = {"app": "nvidia-device-plugin-daemonset"}
-    plan = decide([], PRECOMPILED, pods=[leaving, leaving, other])
-    assert plan == Cleanup(hold="the precompiled driver waits until 2 pods of another kind of driver are gone")
-    ours = {"app": BASE, "nvidia.com/precompiled": "true"}
-    assert decide([precompiled(desired=1)], PRECOMPILED, pods=[ours, other]) == Cleanup()
-
-
-def test_leftovers_wait_while_another_kind_is_leaving():
-    plan = decide([ordinary(), precompiled("5.15.0-1")], PRECOMPILED)
-    assert plan.delete == (BASE,)
+def test_one_of_an_older_operator_without_our_labels_is_ordinary():
+    old = live({"metadata": {"name": f"{BASE}-mine"}, "spec": {"template": {"spec": {}}}}, desired=1)
+    assert driver_cleanup.fate(old, ORDINARY) is Fate.KEEP
+    assert driver_cleanup.fate(old, PER_KERNEL) is Fate.DELETE_FIRST
 
 
 def test_vgpu_manager():
-    changes = {"sandboxWorkloads": {"enabled": True}, "vgpuManager": {"enabled": True}, **PRECOMPILED}
-    facts = {"nodes": RHCOS, "openshift": OPENSHIFT, "state": "state-vgpu-manager"}
-    found = [toolkit("r0", VGPU_BASE), toolkit("r1", VGPU_BASE), toolkit("r0")]
-    assert decide(found, changes, **facts) == Cleanup((f"{VGPU_BASE}-r0",))
-    assert decide([live(VGPU_BASE, desired=1)], changes, **facts).delete == (VGPU_BASE,)
-    pods = [{"app": VGPU_BASE}]
-    assert decide([], changes, pods, **facts).hold
-    assert not decide([], changes, [{"app": f"{VGPU_BASE}-r1", "openshift.driver-toolkit": "true"}], **facts).hold
+    plain = rendered(VGPU, vgpu_manager)
+    old, new = (rendered(VGPU, vgpu_manager, nodes=(rhcos(version),), **DTK) for version in ("r0", "r1"))
+    assert driver_cleanup.fate(live(plain[0]), new) is Fate.DELETE_FIRST
+    assert driver_cleanup.fate(live(old[0]), new) is Fate.DELETE
+    assert driver_cleanup.fate(live(new[0]), new) is Fate.KEEP
 
 
 # --- Properties -------------------------------------------------------------------------------------------------------
-kernels = st.sampled_from([f"6.8.0-{number}-generic" for number in range(5)])
+KERNELS = [f"6.8.0-{number}-generic" for number in range(5)]
+BY_KERNEL = {kernel: precompiled(kernel)[0] for kernel in KERNELS}
 statuses = st.fixed_dictionaries({"desired": st.integers(0, 2), "misscheduled": st.integers(0, 1)})
 
 
-@given(
-    running=st.sets(kernels, min_size=1),
-    there=st.dictionaries(kernels, statuses),
-    plain=st.none() | statuses,
-    wanted_precompiled=st.booleans(),
-)
-def test_a_driver_that_is_wanted_or_in_use_never_goes(running, there, plain, wanted_precompiled):
-    nodes = tuple(rendering.node(kernel, kernel) for kernel in sorted(running))
-    found = [precompiled(kernel, **status) for kernel, status in there.items()]
-    found += [ordinary(**plain)] if plain is not None else []
-    plan = decide(found, PRECOMPILED if wanted_precompiled else {}, nodes=nodes)
-    other = {each["metadata"]["name"] for each in found if ("6.8" in each["metadata"]["name"]) != wanted_precompiled}
-    if other:
-        assert set(plan.delete) == other
-        assert plan.hold
-        return
-    assert plan.hold == ""
-    gone = {f"{BASE}-{k}-ubuntu24.04" for k, s in there.items() if k not in running and not any(s.values())}
-    assert set(plan.delete) == gone
+@given(running=st.sets(st.sampled_from(KERNELS), min_size=1), there=st.dictionaries(st.sampled_from(KERNELS), statuses))
+def test_a_driver_that_is_wanted_or_in_use_never_goes(running, there):
+    wanted = [BY_KERNEL[kernel] for kernel in running]
+    for kernel, status in there.items():
+        fate = driver_cleanup.fate(live(BY_KERNEL[kernel], **status), wanted)
+        gone = kernel not in running and not any(status.values())
+        assert fate is (Fate.DELETE if gone else Fate.KEEP)
 
 
-@given(running=st.sets(kernels, min_size=1), there=st.sets(kernels))
-def test_it_comes_to_rest(running, there):
-    """Deleting and applying what is said ends: no DaemonSet is deleted and created again (issue 715)."""
-    nodes = tuple(rendering.node(kernel, kernel) for kernel in sorted(running))
-    names = set(there)
-    for _ in range(3):
-        plan = decide([precompiled(kernel) for kernel in sorted(names)], PRECOMPILED, nodes=nodes)
-        names -= {kernel for kernel in names if f"{BASE}-{kernel}-ubuntu24.04" in plan.delete}
-        names |= running
-    assert names == running
-    assert decide([precompiled(kernel) for kernel in names], PRECOMPILED, nodes=nodes) == Cleanup()
+@given(passes=st.lists(st.sets(st.sampled_from(KERNELS), min_size=1), min_size=1, max_size=5))
+def test_no_daemon_set_is_deleted_and_created_again_while_its_kernel_runs(passes):
+    """However the fleet's kernels change, with every DaemonSet idle: issue 715."""
+    there: set[str] = set()
+    for running in passes:
+        wanted = [BY_KERNEL[kernel] for kernel in running]
+        for _ in range(2):
+            gone = {kernel for kernel in there if driver_cleanup.fate(live(BY_KERNEL[kernel]), wanted) is not Fate.KEEP}
+            assert not gone & running
+            there = (there - gone) | running
+        assert there == running

@@ -18,7 +18,8 @@ from ..api.release import Release
 from ..cluster import apply, kinds
 from ..cluster.apply import Key
 from ..cluster.kinds import Kind
-from ..operands import driver, driver_pools, vgpu_manager
+from ..operands import driver, driver_cleanup, vgpu_manager
+from ..operands.driver_cleanup import Fate
 from ..operands.facts import ClusterFacts
 from ..operands.stack import Rendered
 from .owned import Object, OwnedObjects, deleting, state_of
@@ -110,12 +111,8 @@ def steps(rendered: Sequence[Rendered], about: Context, refused: Mapping[str, st
     return found + [_disabled(state, live, about) for state, live in sorted(ours.items())]
 
 
-def drained(daemon_set: Object) -> bool:
-    """No node wants a pod of it and none runs on a node that should not, as far as its controller has seen."""
-    status, meta = daemon_set.get("status") or {}, daemon_set["metadata"]
-    if status.get("observedGeneration", 0) < meta.get("generation", 0):
-        return False
-    return not status.get("desiredNumberScheduled", 0) and not status.get("numberMisscheduled", 0)
+drained = driver_cleanup.idle
+"""No node wants a pod of a DaemonSet and none runs on a node that should not, as far as its controller has seen."""
 
 
 def _disabled(state: str, live: Iterable[Object], about: Context) -> Step:
@@ -151,34 +148,28 @@ def _enabled(result: Rendered, live: Iterable[Object], about: Context) -> Step:
 
 def _prune(step: Step, live: Iterable[Object], desired: Mapping[Key, Object], about: Context) -> bool:
     """Delete what is no longer wanted. Says whether new DaemonSets must wait for that."""
-    kind = _driver_kind(desired) if step.state in DRIVER_STATES else None
+    wanted = [obj for key, obj in desired.items() if key.kind is kinds.DAEMON_SET]
     blocked = False
     for obj in live:
         if Key.of(obj) in desired:
             continue
-        if kinds.of(obj) is not kinds.DAEMON_SET:
-            propagation = BACKGROUND
-        elif not about.gpu_nodes:
-            continue
-        elif kind is None:
-            propagation = BACKGROUND
-        elif kind is driver_pools.kind_of(obj["metadata"].get("labels") or {}):
-            if not drained(obj):
+        propagation = BACKGROUND
+        if kinds.of(obj) is kinds.DAEMON_SET:
+            fate = _fate(step.state, obj, wanted, about)
+            if fate is Fate.KEEP:
                 continue
-            propagation = BACKGROUND
-        else:
-            blocked, propagation = True, FOREGROUND
+            if fate is Fate.DELETE_FIRST:
+                blocked, propagation = True, FOREGROUND
         if not deleting(obj):
             step.deletions.append(Deletion(obj, propagation))
     return blocked
 
 
-def _driver_kind(desired: Mapping[Key, Object]) -> driver_pools.Kind | None:
-    """The kind of the wanted driver DaemonSets, ``None`` without any."""
-    for key, obj in desired.items():
-        if key.kind is kinds.DAEMON_SET:
-            return driver_pools.kind_of(obj["metadata"].get("labels") or {})
-    return None
+def _fate(state: str, daemon_set: Object, wanted: list[Object], about: Context) -> Fate:
+    """What becomes of a DaemonSet that is not wanted; without GPU nodes nothing is touched (4.1)."""
+    if not about.gpu_nodes:
+        return Fate.KEEP
+    return driver_cleanup.fate(daemon_set, wanted) if state in DRIVER_STATES else Fate.DELETE
 
 
 def _compare(step: Step, key: Key, obj: dict[str, Any], about: Context) -> None:
