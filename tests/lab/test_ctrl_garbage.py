@@ -11,6 +11,7 @@ from groundplane.lab import resources as res
 from groundplane.lab.controllers import objects
 from groundplane.lab.resources import Resource
 
+UNKNOWN_UID = "11111111-0000-4000-8000-000000000000"
 CRD: dict[str, Any] = {
     "metadata": {"name": "things.example.com"},
     "spec": {
@@ -137,7 +138,7 @@ async def test_owned_custom_object_goes_with_its_owner() -> None:
         assert world.api.find(things, "t") is None
 
 
-@pytest.mark.parametrize("wrong", [{"uid": "11111111-0000-4000-8000-000000000000"}, {"name": "other"}])
+@pytest.mark.parametrize("wrong", [{"uid": UNKNOWN_UID}, {"name": "other"}])
 async def test_reference_to_nothing_dangles(wrong: Any) -> None:
     async with World() as world:
         root = config_map(world, "root")
@@ -156,12 +157,7 @@ async def test_owner_in_another_namespace_dangles() -> None:
 
 async def test_owner_of_an_unknown_kind_says_nothing() -> None:
     async with World() as world:
-        owner = {
-            "apiVersion": "example.com/v1",
-            "kind": "Mystery",
-            "name": "m",
-            "uid": "22222222-0000-4000-8000-000000000000",
-        }
+        owner = reference(config_map(world, "root"), apiVersion="example.com/v1", kind="Mystery", uid=UNKNOWN_UID)
         config_map(world, "child", owner)
         await world.settle()
         assert present(world, "child") == ["child"]

@@ -14,16 +14,20 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 FIXED = LabClock(start=START, real=lambda: 0.0)
 
 
+def both(key: str) -> list[tuple[str, str]]:
+    return [(key, "NoSchedule"), (key, "NoExecute")]
+
+
 @pytest.mark.parametrize(
     ("condition", "status", "cordoned", "wanted"),
     [
         ("Ready", "True", False, []),
-        ("Ready", "False", False, [(nodelifecycle.NOT_READY, "NoSchedule"), (nodelifecycle.NOT_READY, "NoExecute")]),
+        ("Ready", "False", False, both(nodelifecycle.NOT_READY)),
         (
             "Ready",
             "Unknown",
             False,
-            [(nodelifecycle.UNREACHABLE, "NoSchedule"), (nodelifecycle.UNREACHABLE, "NoExecute")],
+            both(nodelifecycle.UNREACHABLE),
         ),
         ("DiskPressure", "True", False, [("node.kubernetes.io/disk-pressure", "NoSchedule")]),
         ("DiskPressure", "False", False, []),
@@ -39,7 +43,7 @@ def test_taints_of_others_and_ages_are_kept() -> None:
     foreign = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
     old = {"key": nodelifecycle.NOT_READY, "effect": "NoExecute", "timeAdded": "then"}
     gone = {"key": nodelifecycle.UNSCHEDULABLE, "effect": "NoSchedule"}
-    wanted = [(nodelifecycle.NOT_READY, "NoSchedule"), (nodelifecycle.NOT_READY, "NoExecute")]
+    wanted = both(nodelifecycle.NOT_READY)
     assert nodelifecycle.with_taints([foreign, old, gone], wanted, "now") == [
         foreign,
         old,
@@ -94,10 +98,7 @@ async def test_not_ready_node_evicts_after_the_default_tolerations() -> None:
         await world.settle()
         world.node_status("n1", ready="False")
         await world.settle()
-        assert {effect for key, effect in taints(world) if key == nodelifecycle.NOT_READY} == {
-            "NoSchedule",
-            "NoExecute",
-        }
+        assert taints(world) == set(both(nodelifecycle.NOT_READY))
         assert not objects.ready(world.get(res.PODS, "usual"))
         assert world.find(res.PODS, "usual") is not None
         await world.until(lambda: world.find(res.PODS, "usual") is None, "evicted after 300 s")

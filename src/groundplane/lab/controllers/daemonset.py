@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from .. import placement
@@ -18,14 +19,12 @@ from ..resources import CONTROLLER_REVISIONS, DAEMON_SETS, NODES
 from . import objects, revisions
 from .cache import same
 from .events import NORMAL, WARNING
-from .loop import Loop
+from .loop import TURN_S, Loop
 from .objects import Doc, Key, Obj
 from .shared import PodControl, Shared, from_template
 
 GENERATION_LABEL = "pod-template-generation"
 GENERATION_ANNOTATION = "deprecated.daemonset.template.generation"
-NODES_A_TURN = 100
-"""Nodes settled before other DaemonSets and tasks get their turn."""
 STATUS_PAUSE_S = 0.1
 """Real seconds between two status writes of one DaemonSet; the last state is always written."""
 FIRST_BACKOFF_S, LAST_BACKOFF_S = 1.0, 900.0
@@ -245,20 +244,26 @@ class DaemonSetController:
             progress.orphans = False
             self._adopt(daemon_set)
         daemon_set = self._look_at_template(key, daemon_set, progress)
-        for node in list(progress.dirty)[:NODES_A_TURN]:
-            del progress.dirty[node]
-            try:
-                self._settle(daemon_set, progress, node)
-            except BaseException:
-                progress.dirty[node] = None
-                raise
+        self._settle_some(daemon_set, progress)
         if progress.dirty:
             self.loop.add(key)
             return
         self._roll(daemon_set, progress)
         if not progress.dirty:
             revisions.trim(self._shared, daemon_set, progress.revision, self._hashes_in_use(progress))
-        self._report(key, daemon_set, progress)
+        self._report(key, progress)
+
+    def _settle_some(self, daemon_set: Obj, progress: Progress) -> None:
+        """Settle dirty nodes for one turn's time; a node that fails stays dirty."""
+        turn_ends = time.monotonic() + TURN_S
+        while progress.dirty and time.monotonic() < turn_ends:
+            node = next(iter(progress.dirty))
+            del progress.dirty[node]
+            try:
+                self._settle(daemon_set, progress, node)
+            except BaseException:
+                progress.dirty[node] = None
+                raise
 
     def _hashes_in_use(self, progress: Progress) -> set[str]:
         return {digest for digest, pods in progress.hashes.items() if pods > 0}
@@ -427,18 +432,18 @@ class DaemonSetController:
         if limits is None:
             return
         unavailable, surge = limits
-        down, serving = sorted(progress.stale_down), sorted(progress.stale_serving)
         if surge:
-            for node in [*down, *serving[: max(0, surge - progress.sums.surging)]]:
+            spare = max(0, surge - progress.sums.surging)
+            for node in [*progress.stale_down, *islice(progress.stale_serving, spare)]:
                 self._create(daemon_set, progress, node)
             return
         spare = max(0, unavailable - (progress.sums.desired - progress.sums.serving))
-        for node in [*down, *serving[:spare]]:
+        for node in [*progress.stale_down, *islice(progress.stale_serving, spare)]:
             pod = self._shared.pods.at(progress.stale_down.get(node) or progress.stale_serving[node])
             if pod is not None:
                 self._control.delete(daemon_set, pod)
 
-    def _report(self, key: Key, daemon_set: Obj, progress: Progress) -> None:
+    def _report(self, key: Key, progress: Progress) -> None:
         wait = progress.status_written + STATUS_PAUSE_S - time.monotonic()
         present = self._sets.at(key)
         if present is None:

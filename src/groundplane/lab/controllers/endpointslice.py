@@ -20,6 +20,8 @@ MANAGER = "endpointslice-controller.k8s.io"
 MAX_ENDPOINTS = 100
 BATCH_S = 1.0
 """Cluster seconds in which the changes of a Service's pods are gathered."""
+BATCH_REAL_S = 0.1
+"""And at least this many real seconds."""
 
 
 def endpoint_of(service: Doc, pod: Doc) -> Obj | None:
@@ -90,43 +92,54 @@ class EndpointSliceController:
         self._shared = shared
         self._services = shared.owned(SERVICES)
         self._slices = shared.owned(ENDPOINT_SLICES)
+        self._members: dict[Key, dict[Key, None]] = {}
         self.loop: Loop[Key] = Loop("endpointslice", self._reconcile, shared.clock)
         self._services.subscribe(self._service_changed)
         shared.pods.subscribe(self._pod_changed)
         self._slices.subscribe(self._slice_changed)
 
     def _service_changed(self, old: Obj | None, new: Obj | None) -> None:
-        if new is not None and not same(old, new, "spec", "metadata.labels"):
-            self.loop.add(objects.key(new))
+        if new is None:
+            if old is not None:
+                self._members.pop(objects.key(old), None)
+        elif not same(old, new, "spec", "metadata.labels"):
+            key = objects.key(new)
+            if not same(old, new, "spec.selector"):
+                pods = self._shared.pods.in_namespace(key[0])
+                self._members[key] = {objects.key(pod): None for pod in pods if _behind(new, pod)}
+            self.loop.add(key)
 
     def _slice_changed(self, old: Obj | None, new: Obj | None) -> None:
         if old is not None and not same(old, new, "endpoints", "ports", "metadata.labels"):
             name = objects.labels(old).get(SERVICE_LABEL)
             if name and objects.labels(old).get(MANAGED_LABEL) == MANAGER:
-                self.loop.add_after((old["metadata"]["namespace"], name), BATCH_S)
+                self._later((old["metadata"]["namespace"], name))
 
     def _pod_changed(self, old: Obj | None, new: Obj | None) -> None:
         paths = ("metadata.labels", "metadata.deletionTimestamp", "status.conditions", "status.podIP", "status.phase")
-        if same(old, new, *paths):
+        some = new if new is not None else old
+        if some is None or same(old, new, *paths):
             return
-        for pod in (old, new):
-            if pod is not None:
-                for service in self._services.in_namespace(pod["metadata"]["namespace"]):
-                    selector = service["spec"].get("selector")
-                    if selector and placement.selects_map(selector, objects.labels(pod)):
-                        self.loop.add_after(objects.key(service), BATCH_S)
+        key = objects.key(some)
+        for service in self._services.in_namespace(key[0]):
+            members = self._members.setdefault(objects.key(service), {})
+            if new is not None and _behind(service, new):
+                members[key] = None
+            elif key not in members:
+                continue
+            else:
+                del members[key]
+            self._later(objects.key(service))
+
+    def _later(self, key: Key) -> None:
+        self.loop.add_after(key, max(BATCH_S, BATCH_REAL_S * self._shared.clock.speed))
 
     def _reconcile(self, key: Key) -> None:
         service = self._services.at(key)
-        selector = service["spec"].get("selector") if service is not None else None
-        if service is None or not selector or objects.deleting(service):
+        if service is None or not service["spec"].get("selector") or objects.deleting(service):
             return
-        matching = (
-            pod
-            for pod in self._shared.pods.in_namespace(key[0])
-            if placement.selects_map(selector, objects.labels(pod))
-        )
-        pods = sorted(matching, key=objects.created)
+        found = (self._shared.pods.at(member) for member in self._members.get(key, ()))
+        pods = sorted((pod for pod in found if pod is not None), key=objects.created)
         endpoints = {}
         for pod in pods:
             endpoint = endpoint_of(service, pod)
@@ -165,3 +178,9 @@ class EndpointSliceController:
             "ports": ports,
         }
         self._shared.create(ENDPOINT_SLICES, document, namespace)
+
+
+def _behind(service: Doc, pod: Doc) -> bool:
+    """Whether a pod is behind a Service: it matches the selector, and there is one."""
+    selector = service["spec"].get("selector")
+    return bool(selector) and placement.selects_map(selector, objects.labels(pod))

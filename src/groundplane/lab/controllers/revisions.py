@@ -84,6 +84,8 @@ def _create(shared: Shared, daemon_set: Obj, data: Doc, number: int, collisions:
 def trim(shared: Shared, daemon_set: Obj, keep: Obj, hashes_in_use: Collection[str]) -> None:
     """Delete the oldest revisions beyond the history limit that no pod runs."""
     limit = daemon_set["spec"].get("revisionHistoryLimit", DEFAULT_HISTORY_LIMIT)
+    if shared.owned(CONTROLLER_REVISIONS).by_owner.count(objects.uid(daemon_set)) <= limit:
+        return
     spare = [
         revision
         for revision in owned(shared, daemon_set)
