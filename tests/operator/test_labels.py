@@ -15,7 +15,7 @@ from groundplane.api.clusterpolicy import (
 )
 from groundplane.api.release import Release
 from groundplane.cluster.views import NodeMeta, NodeView
-from groundplane.operator import labels
+from groundplane.operator import labels, triggers
 from groundplane.operator.labels import LabelPolicy, NodeChange
 
 GPU = {names.PCI_GPU_LABELS[0]: "true"}
@@ -285,3 +285,17 @@ def test_the_way_there_does_not_matter(view: NodeView, first: LabelPolicy, last:
     if first.release is last.release and not labels.mig_capable(bare.labels):
         around = apply(way, labels.node_changes(way, last))
         assert around.labels == direct.labels
+
+
+@given(NODES, NODES, POLICIES)
+def test_a_change_that_matters_is_a_trigger(old: NodeView, new: NodeView, want: LabelPolicy) -> None:
+    """A node that was right and is not any more has changed in a way that is looked at."""
+    if labels.node_changes(old, want) is None and labels.node_changes(new, want) is not None:
+        assert triggers.needs_labelling(old, new)
+
+
+def test_other_changes_are_no_trigger() -> None:
+    assert triggers.needs_labelling(None, node(GPU))
+    assert not triggers.needs_labelling(node(GPU), node(GPU))
+    assert not triggers.needs_labelling(node(GPU), node(GPU | {"nvidia.com/gpu.count": "8"}))
+    assert triggers.needs_labelling(node(GPU), node(GPU, {MARK: "true"}))
