@@ -145,3 +145,12 @@ def test_crio_has_no_drop_in_either():
 def test_since_26_7_nothing_is_left():
     objects = rendering.objects("26.7.0-default", policy())
     assert not [key for key in objects if "kata-manager" in key[1] or key[1].startswith("kata-")]
+
+
+def test_runtime_files_are_the_sections_own_variables():
+    env = [{"name": "CONTAINERD_CONFIG", "value": "/opt/containerd/c.toml"}]
+    found = render(policy(env=env))["DaemonSet", NAME]
+    assert "containerd-config=/opt/containerd(DC)" in notation.volumes(notation.pod(found))
+    error = rendering.error(policy(env=[{"name": "CONTAINERD_CONFIG", "value": "relative.toml"}]), FILE)
+    assert error.state == "state-kata-manager"
+    assert error.message.startswith("spec.kataManager.env")

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 import yaml
 from lightkube.models.apps_v1 import DaemonSet
-from lightkube.models.core_v1 import Container, EnvVar, ExecAction, Probe
+from lightkube.models.core_v1 import Container, ExecAction, Probe
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.models.node_v1 import RuntimeClass, Scheduling
 
@@ -58,7 +58,6 @@ _VOLUMES: Final = (
     "run-nvidia-validations=/run/nvidia/validations(DC)",
 )
 _RUNNING: Final = 'pid="$(cat "$KATA_ARTIFACTS_DIR/k8s-kata-manager.pid")" && [ -d "/proc/$pid" ]'
-_DROP_IN: Final = ("RUNTIME_DROP_IN_CONFIG", "RUNTIME_DROP_IN_CONFIG_HOST_PATH")
 
 
 def enabled(spec: cp.ClusterPolicySpec, facts: ClusterFacts) -> bool:
@@ -160,11 +159,4 @@ def _wiring(spec: cp.ClusterPolicySpec, facts: ClusterFacts) -> toolkit.Wiring:
     variables = build.env(*_ENV)
     build.set_env(variables, "KATA_ARTIFACTS_DIR", artifacts_dir(spec.kataManager.config))
     build.user_env(variables, spec.kataManager.env)
-    wiring = toolkit.wire(variables, spec, facts)
-    drop_in = f"{facts.runtime}-drop-in-config"
-    env: list[EnvVar] = [each for each in wiring.env if each.name not in _DROP_IN]
-    return toolkit.Wiring(
-        env=env,
-        mounts=[each for each in wiring.mounts if each.name != drop_in],
-        volumes=[each for each in wiring.volumes if each.name != drop_in],
-    )
+    return toolkit.wire(variables, spec, facts, where="spec.kataManager.env", drop_in=False)

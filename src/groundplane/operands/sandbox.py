@@ -4,11 +4,11 @@ They exist only with ``sandboxWorkloads.enabled``. Some of their DaemonSets sele
 ``name`` instead of ``app``; :func:`by_name` makes those.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from lightkube.models.apps_v1 import DaemonSet
 from lightkube.models.core_v1 import ExecAction, Lifecycle, LifecycleHandler
+from lightkube.models.meta_v1 import ObjectMeta
 
 from ..api import clusterpolicy as cp
 from . import build
@@ -39,9 +39,13 @@ def pre_stop(*command: str) -> Lifecycle:
 
 def by_name(spec: cp.ClusterPolicySpec, *, name: str, **parts: Any) -> DaemonSet:
     """:func:`build.daemon_set` whose pods carry and are selected by ``name: <name>``; the object keeps ``app``."""
-    selector: Mapping[str, str] = {"name": name}
+    selector = {"name": name}
     made = build.daemon_set(spec, name=name, labels=selector, selector=selector, **parts)
-    for metadata, key in ((made.metadata, "name"), (made.spec.template.metadata if made.spec else None, "app")):
-        if metadata and metadata.labels:
-            metadata.labels.pop(key, None)
+    _drop_label(made.metadata, "name")
+    _drop_label(made.spec.template.metadata if made.spec else None, "app")
     return made
+
+
+def _drop_label(metadata: ObjectMeta | None, key: str) -> None:
+    labels = (metadata.labels if metadata else None) or {}
+    labels.pop(key, None)

@@ -203,6 +203,8 @@ class Wiring(msgspec.Struct):
     env: list[EnvVar]
     mounts: list[VolumeMount] = []
     volumes: list[Volume] = []
+    where: str = "spec.toolkit.env"
+    """The field of the policy that the variables come from, for errors."""
 
     def host_path(self, variable: str) -> str:
         """The host path that the user put into ``variable``, empty when it is unset."""
@@ -213,7 +215,7 @@ class Wiring(msgspec.Struct):
         folder, name = posixpath.split(host_file)
         if not folder.startswith("/") or not name:
             raise problem(
-                f"spec.toolkit.env {' or '.join(variables)}: expected an absolute file path on the host, "
+                f"{self.where} {' or '.join(variables)}: expected an absolute file path on the host, "
                 f"found {host_file!r}"
             )
         for variable in variables:
@@ -222,29 +224,39 @@ class Wiring(msgspec.Struct):
         self.volumes.append(build.host_volume(volume, folder, kind))
 
 
-def wire(variables: list[EnvVar], spec: ClusterPolicySpec, facts: ClusterFacts) -> Wiring:
-    """Connect the toolkit with the node's runtime; whatever the user set for these is a *host* path."""
+def wire(
+    variables: list[EnvVar],
+    spec: ClusterPolicySpec,
+    facts: ClusterFacts,
+    *,
+    where: str = "spec.toolkit.env",
+    drop_in: bool = True,
+) -> Wiring:
+    """Connect a container with the node's runtime; whatever the user set for these is a *host* path.
+
+    ``where`` is the policy's field for ``variables``; without ``drop_in`` no drop-in folder is mounted.
+    """
     if facts.runtime not in RUNTIMES:
         raise problem(f"container runtime {facts.runtime!r} is not supported; expected one of {', '.join(RUNTIMES)}")
-    wiring = Wiring(env=list(variables))
+    wiring = Wiring(env=list(variables), where=where)
     build.set_env(wiring.env, "RUNTIME", facts.runtime)
     if not build.nri_on(spec) or facts.release is Release.V26_3:
         if facts.runtime == "containerd":
             build.set_env(wiring.env, "CONTAINERD_RUNTIME_CLASS", build.runtime_class(spec))
-        _wire_files(wiring, facts.runtime, RUNTIMES[facts.runtime])
+        _wire_files(wiring, facts.runtime, RUNTIMES[facts.runtime], drop_in=drop_in)
     if build.nri_on(spec):
         socket = wiring.host_path("NRI_SOCKET") or NRI_SOCKET
         wiring.bring("nri-socket", socket, NRI_SOCKET_DIR, "DirectoryOrCreate", "NRI_SOCKET")
     return wiring
 
 
-def _wire_files(wiring: Wiring, name: str, runtime: Runtime) -> None:
+def _wire_files(wiring: Wiring, name: str, runtime: Runtime, *, drop_in: bool) -> None:
     config = wiring.host_path(runtime.config_env) or wiring.host_path("RUNTIME_CONFIG") or runtime.config
     wiring.bring(f"{name}-config", config, CONFIG_DIR, "DirectoryOrCreate", "RUNTIME_CONFIG", runtime.config_env)
-    if runtime.drop_in:
-        drop_in = wiring.host_path("RUNTIME_DROP_IN_CONFIG") or runtime.drop_in
-        wiring.bring(f"{name}-drop-in-config", drop_in, DROP_IN_DIR, "DirectoryOrCreate", "RUNTIME_DROP_IN_CONFIG")
-        build.set_env(wiring.env, "RUNTIME_DROP_IN_CONFIG_HOST_PATH", drop_in)
+    if drop_in and runtime.drop_in:
+        file = wiring.host_path("RUNTIME_DROP_IN_CONFIG") or runtime.drop_in
+        wiring.bring(f"{name}-drop-in-config", file, DROP_IN_DIR, "DirectoryOrCreate", "RUNTIME_DROP_IN_CONFIG")
+        build.set_env(wiring.env, "RUNTIME_DROP_IN_CONFIG_HOST_PATH", file)
     if sources := wiring.host_path("RUNTIME_CONFIG_SOURCE"):
         build.set_env(wiring.env, "RUNTIME_CONFIG_SOURCE", ",".join(map(_source_in_container, sources.split(","))))
     if runtime.socket:
