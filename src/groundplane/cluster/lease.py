@@ -107,7 +107,7 @@ class LeaderLease:
                 await _stop(work)
             finally:
                 await _stop(renewal)
-                await asyncio.shield(self._release())
+                await asyncio.shield(self._within(self._release(), self._renew_deadline_s))
         if renewal.done() and not renewal.cancelled() and (lost := renewal.exception()) is not None:
             raise lost from (None if work.cancelled() else work.exception())
         work.result()
@@ -225,17 +225,19 @@ class LeaderLease:
             transitions += 1
         return {**(self._lease or {}), "spec": {**old, **spec, "leaseTransitions": transitions}}
 
-    async def _release(self) -> None:
+    async def _release(self) -> bool:
         """Give the lease back if it is still ours. A failure is logged: the lease then runs out by itself."""
         self._leading = False
         if self._lease is None or self.holder != self.identity:
-            return
+            return False
         spec = {**self._spec(), "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _micro_time(self._now())}
         try:
             self._note(await self._client.replace(LEASE, {**self._lease, "spec": spec}))
-            log.info("%s released lease %s/%s", self.identity, self._namespace, self._name)
         except errors.ClusterError as error:
             log.warning("lease %s/%s could not be released: %s", self._namespace, self._name, error)
+            return False
+        log.info("%s released lease %s/%s", self.identity, self._namespace, self._name)
+        return True
 
 
 def _micro_time(moment: datetime.datetime) -> str:
