@@ -78,7 +78,7 @@ class World:
     def __init__(self, *, speed: float = 1000.0) -> None:
         self.clock = LabClock(speed)
         self.api = Api(self.clock, seed=1)
-        self.controllers = Controllers(self.api, self.clock, root_ca="CA", seed=1)
+        self.controllers = Controllers(self.api, self.clock, root_ca="CA")
         self.scheduler = Scheduler(self.api, self.clock)
         self.kubelet = Kubelet(self.api, self.clock)
         self._tasks: list[asyncio.Task[None]] = []

@@ -33,8 +33,8 @@ class Controllers:
     the `kube-root-ca.crt` ConfigMaps.
     """
 
-    def __init__(self, api: Api, clock: LabClock, *, root_ca: str = "", seed: int | None = None) -> None:
-        shared = Shared(api, clock, seed=seed)
+    def __init__(self, api: Api, clock: LabClock, *, root_ca: str = "") -> None:
+        shared = Shared(api, clock)
         everything = Everything(shared)
         self.shared = shared
         self._loops: list[Loop[Any]] = [

@@ -83,6 +83,7 @@ class Progress:
     stale_serving: dict[str, Key] = field(default_factory=dict)
     stale_down: dict[str, Key] = field(default_factory=dict)
     backoffs: dict[str, Backoff] = field(default_factory=dict)
+    alarms: dict[str, float] = field(default_factory=dict)
     status_written: float = 0.0
 
     def count(self, node: str, tally: Tally) -> None:
@@ -373,10 +374,17 @@ class DaemonSetController:
         self._control.delete(daemon_set, pod)
 
     def _later(self, daemon_set: Obj, node_name: str, seconds: float) -> None:
+        """Look at a node again in this many cluster seconds; of several appointments the earliest holds."""
         key = objects.key(daemon_set)
         progress = self._progress[key]
+        due = self._shared.clock.monotonic() + seconds
+        if progress.alarms.get(node_name, due + 1) <= due:
+            return
+        progress.alarms[node_name] = due
 
         def ring() -> None:
+            if progress.alarms.get(node_name) == due:
+                del progress.alarms[node_name]
             progress.dirty[node_name] = None
             self.loop.add(key)
 

@@ -5,6 +5,7 @@ look. Keeps no objects, only who is interested; a resource that is defined later
 from collections.abc import Callable, Iterator
 
 from ..resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
+from ..status import StatusError
 from .objects import Obj
 from .shared import Shared
 
@@ -41,8 +42,20 @@ class Everything:
                 return resource
         return None
 
+    def current(self, resource: Resource) -> Resource:
+        """The resource as it is served now: a definition may have changed its version since."""
+        try:
+            return self._shared.api.resource(resource.plural, resource.group)
+        except StatusError as error:
+            if error.code != 404:
+                raise
+            return resource
+
     def _definitions_changed(self, old: Obj | None, new: Obj | None) -> None:
-        self._follow_all()
+        if new is None and old is not None:
+            self._followed.pop((old["spec"]["group"], old["spec"]["names"]["plural"]), None)
+        else:
+            self._follow_all()
 
     def _follow_all(self) -> None:
         served = {resource.storage: resource for resource in self._shared.api.registry if set(resource.verbs) >= LISTED}

@@ -105,7 +105,7 @@ class GarbageCollector:
         obj = self._get(uid)
         if obj is None:
             return
-        resource = self._vertices[uid].resource
+        resource = self._everything.current(self._vertices[uid].resource)
         finalizers = obj["metadata"].get("finalizers") or ()
         if objects.deleting(obj):
             if ORPHAN in finalizers:
@@ -124,7 +124,7 @@ class GarbageCollector:
             return None
         namespace, name = vertex.key
         try:
-            found: Obj = self._shared.api.get(vertex.resource, name, namespace or None)
+            found: Obj = self._shared.api.get(self._everything.current(vertex.resource), name, namespace or None)
         except StatusError as error:
             if error.code == 404:
                 return None
@@ -175,11 +175,12 @@ class GarbageCollector:
             found = self._get(dependent)
             if found is not None:
                 kept = [owner for owner in objects.owners(found) if owner["uid"] != uid]
-                resource = self._vertices[dependent].resource
+                resource = self._everything.current(self._vertices[dependent].resource)
                 self._shared.edit_metadata(resource, found, ownerReferences=kept or None)
 
     def _drop_finalizer(self, uid: str, finalizer: str) -> None:
         found = self._get(uid)
         if found is not None and finalizer in (found["metadata"].get("finalizers") or ()):
             kept = [each for each in found["metadata"]["finalizers"] if each != finalizer]
-            self._shared.edit_metadata(self._vertices[uid].resource, found, finalizers=kept or None)
+            resource = self._everything.current(self._vertices[uid].resource)
+            self._shared.edit_metadata(resource, found, finalizers=kept or None)

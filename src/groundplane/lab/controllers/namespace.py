@@ -143,7 +143,7 @@ class NamespaceController:
         remaining: Counter[str] = Counter()
         finalizers: Counter[str] = Counter()
         failures: list[str] = []
-        for resource in self._everything:
+        for resource in map(self._everything.current, self._everything):
             if resource.namespaced:
                 try:
                     self._empty_resource(resource, name)

@@ -1,7 +1,6 @@
 """Small questions about Kubernetes objects that controllers ask: identity, ownership, pod state, names, hashes."""
 
 import json
-import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -158,11 +157,6 @@ def template_hash(template: Doc, collisions: int = 0) -> str:
     text = json.dumps(template, sort_keys=True, separators=(",", ":")).encode()
     digest = fnv32a(text + (str(collisions).encode() if collisions else b""))
     return "".join(_SAFE[int(digit) % len(_SAFE)] for digit in str(digest))
-
-
-def random_suffix(source: random.Random, length: int = 5) -> str:
-    """A random name part of letters and digits that form no words."""
-    return "".join(source.choices(_SAFE, k=length))
 
 
 def set_conditions(conditions: Iterable[Doc], new: Doc, now: str) -> list[Obj]:

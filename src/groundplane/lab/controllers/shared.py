@@ -4,7 +4,6 @@ Also the rules of ownership (`claim`): a controller adopts the objects its selec
 more. Who decides what to write is each controller's own module.
 """
 
-import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,12 +21,11 @@ MANAGER = "kube-controller-manager"
 
 
 class Shared:
-    """The controllers' common ground. `seed` makes random name parts repeatable."""
+    """The controllers' common ground."""
 
-    def __init__(self, api: Api, clock: LabClock, *, seed: int | None = None) -> None:
+    def __init__(self, api: Api, clock: LabClock) -> None:
         self.api = api
         self.clock = clock
-        self.random = random.Random(seed)
         self.pods = PodCache(api)
         self._caches: dict[tuple[str, str], Cache] = {PODS.id: self.pods}
 
@@ -68,7 +66,7 @@ class Shared:
         """Write some metadata fields of an object; None removes a field."""
         metadata = {**obj["metadata"], **changes}
         kept = {name: value for name, value in metadata.items() if value is not None}
-        return self.update(resource, {**obj, "metadata": kept})
+        return self.update(resource, {**obj, "apiVersion": resource.api_version, "metadata": kept})
 
     def delete(self, resource: Resource, obj: Doc, **options: Any) -> bool:
         """Delete an object, if it is still that one; False if it was gone already."""
