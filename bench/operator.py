@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from groundplane.api import names
 from groundplane.cluster import kinds
@@ -36,7 +37,7 @@ class Operator:
 
     def __init__(self, kubeconfig: Path) -> None:
         environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "OPERATOR_NAMESPACE": cluster.OPERATOR_NAMESPACE}
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "groundplane", "operator"),
@@ -77,8 +78,8 @@ def _labelled(lab: cluster.Lab, counter: list[int]) -> Callable[[], bool]:
     """Count labelled nodes as changes happen, so that waiting costs nothing."""
     seen: set[str] = set()
 
-    def note(_type: str, _old: object, new: dict[str, dict[str, dict[str, str]]] | None) -> None:
-        if new is not None and new["metadata"].get("labels", {}).get(names.DEPLOY_DRIVER):
+    def note(_type: str, new: dict[str, Any], _old: object) -> None:
+        if new["metadata"].get("labels", {}).get(names.DEPLOY_DRIVER):
             seen.add(str(new["metadata"]["name"]))
 
     lab.api.on_change(resources.NODES, note)
@@ -90,7 +91,7 @@ async def _bare_client(count: int) -> float:
     labels = dict.fromkeys(_container_labels(), "true")
     body = {"metadata": {"labels": labels, "annotations": {names.DRIVER_UPGRADE_ENABLED: "true"}}}
     async with cluster.Lab(hollow=count, operator=False) as lab:
-        await _until(None, lambda: lab.api.count(resources.NODES) >= count, 120, "nodes registered")
+        await _until(None, lambda: len(lab.api.select(resources.NODES)) >= count, 120, "nodes registered")
         async with lab.client(user_agent="bare") as client:
             nodes = [item["metadata"]["name"] for item in (await client.list(kinds.NODE)).items]
             gate = asyncio.Semaphore(IN_FLIGHT)
@@ -115,7 +116,7 @@ def _container_labels() -> list[str]:
 async def _measure(count: int, quiet_s: float) -> tuple[list[object], list[object]]:
     bare_s = await _bare_client(count)
     async with cluster.Lab(hollow=count, operator=False) as lab:
-        await _until(None, lambda: lab.api.count(resources.NODES) >= count, 120, "nodes registered")
+        await _until(None, lambda: len(lab.api.select(resources.NODES)) >= count, 120, "nodes registered")
         await lab.apply([demo.data("guide-baseline.yaml")])
         wanted = [count]
         labelled = _labelled(lab, wanted)
@@ -137,9 +138,12 @@ async def _measure(count: int, quiet_s: float) -> tuple[list[object], list[objec
                 peak_mib, cpu_s = operator.stop()
     writes = sum(number for (verb, _), number in cold.items() if verb in ("PATCH", "POST", "PUT", "DELETE"))
     work = {key: number for key, number in quiet.items() if key[1] != "leases" and key[0] != "WATCH"}
-    row = [count, bare_s, labelled_s, labelled_s / bare_s, ready_s, cold.total(), writes, peak_mib]
+    row: list[object] = [count, bare_s, labelled_s, labelled_s / bare_s, ready_s, cold.total(), writes, peak_mib]
     row += [LIMITS_MIB.get(count), sum(work.values()), cpu_s, statistics.median(joins) * 1000]
-    return row, [f"{count}: {verb} {resource} x{number}" for (verb, resource), number in sorted(quiet.items())]
+    lines: list[object] = [
+        f"{count}: {verb} {resource} x{number}" for (verb, resource), number in sorted(quiet.items())
+    ]
+    return row, lines
 
 
 def _requests(lab: cluster.Lab) -> Counter[tuple[str, str]]:

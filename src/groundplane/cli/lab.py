@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from . import documents
+
 if TYPE_CHECKING:
     from ..lab.demo import Outcome
     from ..lab.nodes import NodeSpec
@@ -146,7 +148,7 @@ async def _serve(
         async with cluster.Lab(specs, speed=speed, port=port, operator=operator) as lab:
             kubeconfig = lab.kubeconfig(home / "kubeconfig")
             if policy:
-                await lab.apply(_documents(policy))
+                await lab.apply(documents.read(policy))
             running = Running(os.getpid(), lab.url, str(kubeconfig), len(specs))
             _write(state, msgspec.json.encode(running))
             _print_running(running)
@@ -155,12 +157,6 @@ async def _serve(
                 await _wait(stop, 1.0)
     finally:
         state.unlink(missing_ok=True)
-
-
-def _documents(path: str) -> list[dict[str, object]]:
-    import yaml
-
-    return [item for item in yaml.safe_load_all(Path(path).read_text(encoding="utf-8")) if item]
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -25,6 +25,22 @@ def _text(dumper: yaml.CSafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
+FIRST = ("apiVersion", "kind", "metadata", "name", "namespace")
+"""The keys that a person looks for first in an object and in its metadata."""
+
+
+def ordered(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return an object with the keys of it and of its metadata in the order people write them."""
+    whole = _first(manifest)
+    if isinstance(whole.get("metadata"), dict):
+        whole["metadata"] = _first(whole["metadata"])
+    return whole
+
+
+def _first(mapping: dict[str, Any]) -> dict[str, Any]:
+    return {key: mapping[key] for key in (*FIRST, *mapping) if key in mapping}
+
+
 def to_yaml(document: object) -> str:
     """Return one YAML document, keys in the order given."""
     return str(yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True))
@@ -43,4 +59,4 @@ def documents(items: Sequence[dict[str, Any]], form: str, stream: TextIO | None 
         click.echo(to_json(whole), file=out)
         return
     for number, item in enumerate(items):
-        click.echo(("---\n" if number else "") + to_yaml(item), nl=False, file=out)
+        click.echo(("---\n" if number else "") + to_yaml(ordered(item)), nl=False, file=out)

@@ -1,0 +1,262 @@
+"""The lab put together: API server, controllers, scheduler, kubelets and the shipped operator in one process.
+
+A :class:`Lab` owns every task it starts and a working folder that holds the simulated hosts' files. The operator runs
+as it does in a cluster: its own process function, over HTTP, with nothing shared but the API.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from ..api import crd, names, release
+from ..cluster import client as cluster_client
+from ..cluster import config as cluster_config
+from ..operator import process as operator_process
+from . import api as lab_api
+from . import clock as lab_clock
+from . import faults as lab_faults
+from . import http, programs, resources, scheduler
+from .controllers import Controllers
+from .kubelet import HollowKubelet, Kubelet, NodePool
+from .nodes import NodeSpec
+
+OPERATOR_NAMESPACE = "gpu-operator"
+DEFAULT_SPEED = 60.0
+"""Cluster seconds that pass in one real second, unless told otherwise."""
+
+
+POLL_S = 0.02
+"""Real seconds between two looks at a condition that is waited for."""
+
+
+class LabError(RuntimeError):
+    """The lab cannot do what was asked; the text says why and what to do."""
+
+
+class Lab:
+    """A running lab, as an async context manager.
+
+    ``nodes`` are the simulated nodes on which programs really run; ``hollow`` adds that many nodes whose pods are only
+    marked as running (for benches at scale). ``speed`` is cluster seconds per real second. ``workdir`` keeps the
+    hosts' files; without it a temporary folder is used and removed at the end.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeSpec] = (),
+        *,
+        speed: float = DEFAULT_SPEED,
+        hollow: int = 0,
+        operator: bool = True,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        workdir: Path | None = None,
+        operator_release: release.Release = release.DEFAULT,
+        rbac: bool = False,
+    ) -> None:
+        self.clock = lab_clock.LabClock(speed)
+        self.api = lab_api.Api(clock=self.clock, rbac=rbac)
+        self.faults = lab_faults.Faults()
+        self.programs = programs.ProgramRegistry.standard()
+        self.release = operator_release
+        self._specs = list(nodes)
+        self._hollow = hollow
+        self._with_operator = operator
+        self._listen = (host, port)
+        self._own_workdir = workdir is None
+        self._workdir = workdir
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._pool = NodePool()
+        self._server: http.Server | None = None
+        self._operator_stop: asyncio.Event | None = None
+        self._operator_task: asyncio.Task[None] | None = None
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Start everything; the API answers when this returns."""
+        if self._workdir is None:
+            self._workdir = Path(tempfile.mkdtemp(prefix="gp-"))
+        self._workdir.mkdir(parents=True, exist_ok=True)
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        """Stop everything and remove the working folder if it was ours."""
+        await self.close()
+
+    async def _start(self) -> None:
+        host, port = self._listen
+        self._server = await http.serve(
+            self.api, host=host, port=port, clock=self.clock, nodes=self._pool, faults=self.faults
+        )
+        self._spawn("controllers", Controllers(self.api, self.clock).run())
+        self._spawn("scheduler", scheduler.Scheduler(self.api, self.clock).run())
+        self.api.create(resources.CUSTOM_RESOURCE_DEFINITIONS, crd.cluster_policy_crd())
+        self.api.create(
+            resources.NAMESPACES,
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OPERATOR_NAMESPACE}},
+        )
+        for spec in self._specs:
+            self.add_node(spec)
+        if self._hollow:
+            hollow = [f"hollow-{number:05d}" for number in range(self._hollow)]
+            self._spawn("hollow", HollowKubelet(self.api, hollow, self.clock).run())
+        if self._with_operator:
+            self.start_operator()
+
+    async def close(self) -> None:
+        """Stop the operator, then the nodes, then the control plane. Safe to call twice."""
+        await self.stop_operator()
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks.clear()
+        if self._server is not None:
+            await self._server.close()
+            self._server = None
+        if self._own_workdir and self._workdir is not None:
+            shutil.rmtree(self._workdir, ignore_errors=True)
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks[name] = asyncio.create_task(work, name=f"lab:{name}")
+
+    def check(self) -> None:
+        """Raise the error of a lab task that ended by itself, so that a broken lab is never taken for a quiet one."""
+        for name, task in self._tasks.items():
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise LabError(f"the lab's {name} failed: {error!r}") from error
+        operator = self._operator_task
+        ended = operator is not None and operator.done() and not operator.cancelled()
+        if operator is not None and ended and (error := operator.exception()) is not None:
+            raise LabError(f"the operator failed: {error!r}") from error
+
+    # --- nodes --------------------------------------------------------------------------------------------------------
+
+    def add_node(self, spec: NodeSpec) -> None:
+        """Start a kubelet on a new simulated host; it registers its Node by itself."""
+        assert self._workdir is not None
+        if spec.name in self._pool:
+            raise LabError(f"node {spec.name!r} is already part of the lab; remove it first")
+        kubelet = Kubelet(self.api, spec, self.clock, self.programs, self._workdir)
+        self._pool.add(spec.name, kubelet)
+        self._spawn(f"kubelet/{spec.name}", kubelet.run())
+
+    def gpu_node_names(self) -> list[str]:
+        """Return the names of the simulated nodes that have a GPU, in order."""
+        return sorted(spec.name for spec in self._pool.specs() if spec.gpus)
+
+    async def remove_node(self, name: str) -> None:
+        """Stop a node's kubelet and delete its Node, as when a machine is taken out of the cluster."""
+        task = self._tasks.pop(f"kubelet/{name}", None)
+        if task is None:
+            raise LabError(f"node {name!r} is not part of the lab")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        self._pool.remove(name)
+        self.api.delete(resources.NODES, name)
+
+    # --- the operator -------------------------------------------------------------------------------------------------
+
+    def start_operator(self) -> None:
+        """Start the shipped operator against the lab's API, over HTTP."""
+        if self._operator_task is not None and not self._operator_task.done():
+            raise LabError("the operator is already running")
+        self._operator_stop = asyncio.Event()
+        self._operator_task = asyncio.create_task(self._run_operator(self._operator_stop), name="lab:operator")
+
+    async def _run_operator(self, stop: asyncio.Event) -> None:
+        settings = operator_process.Settings(
+            namespace=OPERATOR_NAMESPACE,
+            release=self.release,
+            metrics_address="127.0.0.1:0",
+            health_address="127.0.0.1:0",
+        )
+        async with self.client(user_agent="gpu-operator") as client:
+            await operator_process.run(settings, client, stop=stop)
+
+    async def stop_operator(self) -> None:
+        """Stop the operator as SIGTERM does."""
+        if self._operator_task is None or self._operator_stop is None:
+            return
+        self._operator_stop.set()
+        await asyncio.gather(self._operator_task, return_exceptions=True)
+        self._operator_task = None
+
+    async def kill_operator(self) -> None:
+        """Stop the operator as SIGKILL does: nothing is finished, the lease is not released."""
+        if self._operator_task is None:
+            return
+        self._operator_task.cancel()
+        await asyncio.gather(self._operator_task, return_exceptions=True)
+        self._operator_task = None
+
+    # --- how to reach it ----------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        """The API server's address."""
+        if self._server is None:
+            raise LabError("the lab is not running")
+        return self._server.url
+
+    def client(self, *, user_agent: str = "groundplane-lab") -> cluster_client.Client:
+        """Return a client of the lab's API."""
+        return cluster_client.Client(cluster_config.Config(server=self.url), user_agent=user_agent)
+
+    def kubeconfig(self, path: Path) -> Path:
+        """Write a kubeconfig for the lab and return its path."""
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "lab", "cluster": {"server": self.url}}],
+            "users": [{"name": "lab-admin", "user": {}}],
+            "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab-admin"}}],
+            "current-context": "lab",
+        }
+        path.write_text(yaml.safe_dump(document, sort_keys=False))
+        return path
+
+    # --- convenience for tests, demo and benches --------------------------------------------------------------------
+
+    async def apply(self, documents: Iterable[dict[str, Any]]) -> None:
+        """Server-side apply documents as the person ``lab``."""
+        from ..cluster import kinds
+
+        async with self.client() as client:
+            for document in documents:
+                await client.apply(kinds.of(document), document, field_manager="lab")
+
+    async def wait_until(self, done: Callable[[], bool], *, timeout_s: float, what: str) -> None:
+        """Wait until a condition on the API's state holds.
+
+        Raises :class:`LabError` naming ``what`` after ``timeout_s`` real seconds, or when a part of the lab has failed.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not done():
+                    self.check()
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError as error:
+            raise LabError(f"waited {timeout_s:g} s in vain for {what}") from error
+
+    def policy_state(self, name: str = "cluster-policy") -> str:
+        """Return ``status.state`` of a ClusterPolicy, or the empty string."""
+        resource = self.api.resource("clusterpolicies", group=names.GROUP)
+        found = self.api.find(resource, name)
+        return str((found or {}).get("status", {}).get("state", ""))
+
+    async def wait_ready(self, name: str = "cluster-policy", *, timeout_s: float = 60.0) -> None:
+        """Wait until a ClusterPolicy is ready."""
+        await self.wait_until(
+            lambda: self.policy_state(name) == "ready", timeout_s=timeout_s, what=f"ClusterPolicy {name} to be ready"
+        )

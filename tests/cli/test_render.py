@@ -1,0 +1,157 @@
+"""``groundplane render`` and ``crds``: formats, nodes, and errors that name file and field."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from groundplane.api import names
+from groundplane.cli import crds, render
+from groundplane.operands import stack
+
+POLICIES = sorted((Path(__file__).parent.parent / "data" / "clusterpolicy").glob("*.yaml"))
+DEFAULT = str(next(path for path in POLICIES if path.name == "26.7.0-default.yaml"))
+
+
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(render.command, list(arguments), input=stdin)
+
+
+def rendering(*arguments: str) -> dict[str, Any]:
+    result = run(*arguments, "-o", "json")
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+@pytest.mark.parametrize("path", POLICIES, ids=lambda path: path.stem)
+def test_every_policy_renders_to_the_same_objects_in_every_format(path: Path) -> None:
+    release = path.name.split("-")[0]
+    document = rendering("-f", str(path), "--release", release)
+    assert document["release"] == release
+    assert [state["name"] for state in document["states"]] == [state.name for state in stack.STATES]
+    objects = [item for state in document["states"] for item in state["objects"]]
+    assert objects
+    stream = run("-f", str(path), "--release", release)
+    assert sorted(map(json.dumps, map(_sorted, yaml.safe_load_all(stream.stdout)))) == sorted(
+        map(json.dumps, map(_sorted, objects))
+    )
+    assert yaml.safe_load(run("-f", str(path), "--release", release, "-o", "yaml").stdout) == document
+
+
+def _sorted(value: Any) -> Any:
+    return json.loads(json.dumps(value, sort_keys=True))
+
+
+def test_a_disabled_state_is_named_and_has_no_objects(tmp_path: Path) -> None:
+    policy = yaml.safe_load(Path(DEFAULT).read_text())
+    policy["spec"]["gfd"]["enabled"] = False
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(policy))
+    states = {state["name"]: state for state in rendering("-f", str(tmp_path / "p.yaml"))["states"]}
+    assert states["gpu-feature-discovery"] == {"name": "gpu-feature-discovery", "enabled": False, "objects": []}
+
+
+def test_one_state_only() -> None:
+    (state,) = rendering("-f", DEFAULT, "--state", "state-device-plugin")["states"]
+    assert {item["kind"] for item in state["objects"]} >= {"DaemonSet", "ServiceAccount", "ConfigMap"}
+
+
+def node(name: str, **labels: str) -> dict[str, Any]:
+    known = {key.replace("__", "/"): value for key, value in labels.items()}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": known}, "status": {}}
+
+
+def test_nodes_bring_their_label_changes(tmp_path: Path) -> None:
+    gpu = node("gpu") | {"metadata": {"name": "gpu", "labels": {
+        names.PCI_GPU_LABELS[0]: "true", names.OS_RELEASE_ID: "rhel", names.OS_RELEASE_VERSION_ID: "9.4",
+        names.KERNEL_VERSION: "5.14.0-427.el9.x86_64"}}}  # fmt: skip
+    bare = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "bare"}}
+    (tmp_path / "n.yaml").write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [gpu, bare]}))
+    document = rendering("-f", DEFAULT, "--nodes", str(tmp_path / "n.yaml"))
+    (change,) = document["nodes"]
+    assert change["name"] == "gpu"
+    assert change["labels"][names.GPU_PRESENT] == "true"
+    assert change["labels"][names.DEPLOY_DRIVER] == "true"
+    driver = next(state for state in document["states"] if state["name"] == "state-driver")
+    images = [c["image"] for item in driver["objects"] if item["kind"] == "DaemonSet"
+              for c in item["spec"]["template"]["spec"]["containers"]]  # fmt: skip
+    assert images == ["nvcr.io/nvidia/driver:595.91.07-rhel9"]
+    stream = run("-f", DEFAULT, "--nodes", str(tmp_path / "n.yaml")).stdout
+    assert f"# node gpu: {names.GPU_PRESENT}=true" in stream
+
+
+def test_a_policy_from_standard_input() -> None:
+    result = run("-f", "-", stdin=Path(DEFAULT).read_text())
+    assert result.exit_code == 0
+    assert "nvidia-driver-daemonset" in result.stdout
+
+
+def test_a_referenced_config_map_must_be_given_and_then_is_mounted(tmp_path: Path) -> None:
+    policy = yaml.safe_load(Path(DEFAULT).read_text())
+    policy["spec"]["driver"]["repoConfig"]["configMapName"] = "mirrors"
+    path = tmp_path / "p.yaml"
+    path.write_text(yaml.safe_dump(policy))
+    refused = run("-f", str(path))
+    assert refused.exit_code == 1
+    assert "mirrors" in refused.stderr
+    assert "state-driver" in refused.stderr
+    given = tmp_path / "cm.yaml"
+    given.write_text(yaml.safe_dump(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mirrors"}, "data": {"a.list": ""}}))  # fmt: skip
+    accepted = run("-f", str(path), "--with", str(given))
+    assert accepted.exit_code == 0, accepted.output
+    assert "/etc/apt/sources.list.d/a.list" in accepted.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["-f", "/nowhere.yaml"], ["/nowhere.yaml"]),
+        (["-f", DEFAULT, "--release", "24.9"], ["--release", "24.9", "26.3.3"]),
+        (["-f", DEFAULT, "--state", "state-drivr"], ["state-drivr", "state-driver"]),
+        (["-f", DEFAULT, "--os", "ubuntu"], ["--os", "ID:VERSION_ID"]),
+        (["-f", DEFAULT, "--nodes", DEFAULT], ["ClusterPolicy", "Node"]),
+        (["-f", DEFAULT, "--with", DEFAULT], ["--with", "ClusterPolicy"]),
+    ],
+)
+def test_bad_arguments_name_what_is_wrong(arguments: list[str], words: list[str]) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert [word for word in words if word not in result.stderr] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kind: [", ["standard input", "line"]),
+        ("- 1", ["document 1", "mapping", "list"]),
+        ("kind: Pod", ["ClusterPolicy", "Pod"]),
+        ("", ["ClusterPolicy", "nothing"]),
+        ("kind: ClusterPolicy\napiVersion: nvidia.com/v1\nmetadata: {name: a}\nspec: {driver: {enabled: 'yes'}}",
+         ["spec.driver.enabled"]),
+    ],
+)  # fmt: skip
+def test_a_bad_policy_names_the_place(text: str, words: list[str]) -> None:
+    result = run("-f", "-", stdin=text)
+    assert result.exit_code == 1
+    assert [word for word in words if word not in result.stderr] == []
+
+
+def test_an_unknown_field_is_warned_of_with_a_suggestion() -> None:
+    policy = yaml.safe_load(Path(DEFAULT).read_text())
+    policy["spec"]["driver"]["repositry"] = "x"
+    result = run("-f", "-", stdin=yaml.safe_dump(policy))
+    assert result.exit_code == 0
+    assert "spec.driver.repositry" in result.stderr
+    assert "spec.driver.repository" in result.stderr
+
+
+@pytest.mark.parametrize("output", ["yaml", "json"])
+def test_crds(output: str) -> None:
+    text = CliRunner().invoke(crds.command, ["-o", output]).stdout
+    document = yaml.safe_load(text)
+    assert document["metadata"]["name"] == "clusterpolicies.nvidia.com"
+    assert list(document)[:3] == ["apiVersion", "kind", "metadata"]
