@@ -79,6 +79,21 @@ class Cluster:
         spec = (document or policy_document())["spec"]
         self.api.add("clusterpolicies", name, metadata=meta, spec=spec)
 
+    def openshift(self) -> None:
+        """Make it an OpenShift cluster with a driver toolkit for RHCOS 418."""
+        for crd in (
+            "clusterversions.config.openshift.io",
+            "securitycontextconstraints.security.openshift.io",
+            "prometheusrules.monitoring.coreos.com",
+            "servicemonitors.monitoring.coreos.com",
+        ):
+            self.api.add("customresourcedefinitions", crd)
+        history = [{"state": "Partial", "version": "4.19.0"}, {"state": "Completed", "version": "4.18.3"}]
+        self.api.add("clusterversions", "version", status={"history": history})
+        self.api.add("proxies", "cluster", spec={"trustedCA": {"name": ""}}, status={"httpsProxy": "http://proxy:1"})
+        tags = [{"name": "418", "from": {"name": "toolkit:418"}}, {"name": "latest", "from": {"name": "toolkit:x"}}]
+        self.api.add("imagestreams", "driver-toolkit", "openshift", spec={"tags": tags})
+
     def edit_spec(self, change: Callable[[Object], None], name: str = "cluster-policy") -> None:
         self.api.edit("clusterpolicies", name, lambda obj: change(obj["spec"]))
 

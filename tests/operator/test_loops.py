@@ -388,7 +388,7 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("wrong type", {"driver": {"enabled": "yes"}}, ("spec.driver.enabled",)),
     ("impossible enum", {"mig": {"strategy": "double"}}, ("mig.strategy",)),
     ("NRI without CDI", {"cdi": {"enabled": False, "nriPluginEnabled": True}}, ("cdi.enabled", "cdi.nriPluginEnabled")),
-    ("missing image", {"toolkit": {"repository": "", "image": "", "version": ""}}, ("CONTAINER_TOOLKIT_IMAGE",)),
+    ("missing image", {"toolkit": {"repository": None, "image": None, "version": None}}, ("CONTAINER_TOOLKIT_IMAGE",)),
     ("GDS with precompiled", {"driver": {"usePrecompiled": True}, "gds": {"enabled": True}}, ("state-driver",)),
     ("missing ConfigMap", {"driver": {"repoConfig": {"configMapName": "repos"}}}, ("state-driver", "repos")),
     ("missing Secret", {"driver": {"secretEnv": "hidden"}}, ("state-driver", "hidden")),
@@ -651,3 +651,22 @@ async def test_an_ignored_policy_moves_no_metrics(cluster: Cluster) -> None:
     cluster.policy("b", creationTimestamp="2026-02-01T00:00:00Z")
     await cluster.until(lambda: cluster.status("b").get("state") == "ignored")
     assert cluster.operator.metrics.get("reconciliation_total") == before
+
+
+# --- OpenShift --------------------------------------------------------------------------------------------------------
+
+
+async def test_openshift(cluster: Cluster) -> None:
+    cluster.openshift()
+    cluster.node("a", labels={names.OSTREE_VERSION: "418"})
+    cluster.policy()
+    cluster.start()
+    await cluster.ready()
+    assert ("daemonsets", "nvidia-driver-daemonset-418") in cluster.ours()
+    assert ("securitycontextconstraints", "nvidia-driver") in cluster.ours()
+    assert ("prometheusrules", "nvidia-gpu-operator-metrics") in cluster.ours()
+    assert cluster.operator is not None
+    assert cluster.operator.metrics.get("openshift_driver_toolkit_enabled") == 1
+    cluster.api.remove("imagestreams", "driver-toolkit", "openshift")
+    await cluster.until(lambda: cluster.operator.metrics.get("openshift_driver_toolkit_imagestream_missing") == 1)
+    assert cluster.operator.metrics.get("openshift_driver_toolkit_enabled") == -1

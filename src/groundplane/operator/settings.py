@@ -44,6 +44,7 @@ LEVELS: Final = {"debug": 10, "info": 20, "error": 40, "panic": 50}
 TIME_ENCODINGS: Final = ("epoch", "millis", "nano", "iso8601", "rfc3339", "rfc3339nano")
 NODE_WRITES_IN_FLIGHT: Final = 16
 RENEW_DEADLINE_S: Final = 10.0
+RENEW_DEADLINE_MIN_S: Final = 2.5
 LEASE_MARGIN_S: Final = 5.0
 """The lease lives this much longer than its holder tries to renew it."""
 
@@ -97,6 +98,12 @@ def parse(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Settings
             "OPERATOR_NAMESPACE is not set: set it to the namespace the operator runs in "
             "(in a pod: an env entry with valueFrom.fieldRef.fieldPath metadata.namespace)"
         )
+    renew = flags.leader_lease_renew_deadline or RENEW_DEADLINE_S
+    if renew < RENEW_DEADLINE_MIN_S:
+        raise SettingsError(
+            f"--leader-lease-renew-deadline is {renew:g}s: the lease is renewed every 2 s, so allow at least "
+            f"{RENEW_DEADLINE_MIN_S:g}s"
+        )
     return Settings(
         namespace=namespace,
         release=_release(flags.release or env.get("GROUNDPLANE_RELEASE", "")),
@@ -104,7 +111,7 @@ def parse(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Settings
         health_address=_address(flags.health_probe_bind_address),
         leader_elect=flags.leader_elect,
         leader_elect_namespace=flags.leader_elect_namespace,
-        renew_deadline_s=flags.leader_lease_renew_deadline or RENEW_DEADLINE_S,
+        renew_deadline_s=renew,
         default_images={name: env[name] for name in IMAGE_VARIABLES if env.get(name)},
         node_writes_in_flight=flags.node_writes_in_flight,
         kubeconfig=flags.kubeconfig,
