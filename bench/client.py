@@ -30,12 +30,24 @@ from groundplane.cluster.config import Config
 from groundplane.cluster.views import NodeView
 
 LABELS = {f"nvidia.com/gpu.deploy.component-{number}": "true" for number in range(50)}
+NODE_INFO = (
+    "architecture",
+    "bootID",
+    "containerRuntimeVersion",
+    "kernelVersion",
+    "kubeProxyVersion",
+    "kubeletVersion",
+    "machineID",
+    "operatingSystem",
+    "osImage",
+    "systemUUID",
+)
 NODE = json.dumps(
     {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": "node-1", "uid": "1", "resourceVersion": "1", "labels": LABELS},
-        "status": {"nodeInfo": {"containerRuntimeVersion": "containerd://2.1.4"}},
+        "status": {"nodeInfo": dict.fromkeys(NODE_INFO, "value")},
     }
 ).encode()
 PATCH: dict[str, Any] = {"metadata": {"labels": dict(list(LABELS.items())[:12])}}
