@@ -135,28 +135,14 @@ def daemon_set(spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool) -> D
     extras = driver_extras.chosen(spec)
     packages = driver_config.packages(driver, pool, facts)
     modules = driver_config.module_parameters(driver.kernelModuleConfig, "spec.driver.kernelModuleConfig", facts)
-    files = (
-        driver_config.licence(driver.licensingConfig, facts)
-        + driver_config.topology(driver.virtualTopology, facts)
-        + modules
-        + driver_config.host_modules(pool)
-        + packages
-        + driver_config.subscriptions(driver, pool, facts)
-        + driver_config.trusted_ca(driver, pool, facts)
-    )
-    # Pods of all kernels are one set to everyone who selects them, so `app` keeps the base name (contract 4.6).
-    app = pool.name if pool.kind is Kind.TOOLKIT else BASE
+    files = _files(driver, facts, pool, modules, packages)
+    labels = _labels(pool)
     made = build.daemon_set(
         spec,
         name=pool.name,
         account=ACCOUNT,
-        labels={
-            "app": app,
-            names.COMPONENT_LABEL: COMPONENT,
-            names.PRECOMPILED: "true" if pool.kind is Kind.PRECOMPILED else "false",
-            **pool.labels,
-        },
-        selector={"app": app},
+        labels=labels,
+        selector={"app": labels["app"]},
         annotations={names.OPENSHIFT_SCC: ACCOUNT},
         template_annotations={"kubectl.kubernetes.io/default-container": CONTAINER},
         node_selector={names.DEPLOY_DRIVER: "true", **pool.node_selector},
@@ -177,6 +163,31 @@ def daemon_set(spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool) -> D
     )
     _stamp_digest(made, pool)
     return made
+
+
+def _labels(pool: Pool) -> dict[str, str]:
+    """``app`` is the base name for every kernel, so that whoever selects driver pods finds all of them (4.6)."""
+    return {
+        "app": pool.name if pool.kind is Kind.TOOLKIT else BASE,
+        names.COMPONENT_LABEL: COMPONENT,
+        names.PRECOMPILED: "true" if pool.kind is Kind.PRECOMPILED else "false",
+        **pool.labels,
+    }
+
+
+def _files(
+    driver: cp.DriverSpec, facts: ClusterFacts, pool: Pool, modules: Attachment, packages: Attachment
+) -> Attachment:
+    """Everything that the policy puts into the driver container, in order of mounting."""
+    return (
+        driver_config.licence(driver.licensingConfig, facts)
+        + driver_config.topology(driver.virtualTopology, facts)
+        + modules
+        + driver_config.host_modules(pool)
+        + packages
+        + driver_config.subscriptions(driver, pool, facts)
+        + driver_config.trusted_ca(driver, pool, facts)
+    )
 
 
 def _image(spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool) -> str:
