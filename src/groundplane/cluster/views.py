@@ -228,8 +228,26 @@ def relevant(pairs: Mapping[str, str]) -> dict[str, str]:
     Kept are all of ``nvidia.com/`` (and of its subdomains, as GPU features use them) and the keys of node feature
     discovery that ``api/names.py`` names.
     """
-    kept = {sys.intern(k): sys.intern(v) for k, v in pairs.items() if _matters(k)}
+    kept = {}
+    for key, value in pairs.items():
+        known = _KEYS.get(key)
+        if known is None:
+            known = _judge(key)
+        if known:
+            kept[known] = sys.intern(value)
     return kept or _EMPTY
+
+
+_KEYS: dict[str, str] = {}
+"""Every key seen so far: the interned key if it matters, empty if not. A fleet has a few hundred of them."""
+_KEYS_LIMIT = 10_000
+
+
+def _judge(key: str) -> str:
+    if len(_KEYS) >= _KEYS_LIMIT:
+        _KEYS.clear()
+    found = _KEYS[key] = sys.intern(key) if _matters(key) else ""
+    return found
 
 
 def _matters(key: str) -> bool:
