@@ -104,8 +104,12 @@ class NodeLifecycleController:
         self._leases.subscribe(self._lease_changed)
 
     def _node_changed(self, old: Obj | None, new: Obj | None) -> None:
-        if new is not None and not same(old, new, "status.conditions", "spec.taints", "spec.unschedulable"):
-            self.loop.add(new["metadata"]["name"])
+        """Heartbeats change the conditions' times only: they are no reason to look."""
+        if new is None or (
+            old is not None and same(old, new, "spec.taints") and wanted_taints(old) == wanted_taints(new)
+        ):
+            return
+        self.loop.add(new["metadata"]["name"])
 
     def _lease_changed(self, old: Obj | None, new: Obj | None) -> None:
         if old is None and new is not None and new["metadata"].get("namespace") == LEASE_NAMESPACE:
