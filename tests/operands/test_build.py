@@ -114,10 +114,10 @@ def test_references_name_what_must_be_looked_up():
             "secretEnv": "env-secret",
         },
         "vgpuManager": {"kernelModuleConfig": {"name": "vgpu-modules"}},
-        "dcgmExporter": {"config": {"name": "metrics"}},
+        "dcgmExporter": {"config": {"name": "mounted-whatever-its-keys"}},
     }
     assert references(rendering.spec(changes=changes)) == References(
-        config_maps=frozenset({"repo", "certs", "modules", "topology", "licence", "vgpu-modules", "metrics"}),
+        config_maps=frozenset({"repo", "certs", "modules", "topology", "licence", "vgpu-modules"}),
         secrets=frozenset({"licence-secret", "env-secret"}),
     )
     assert references(rendering.spec()) == References(config_maps=frozenset(), secrets=frozenset())

@@ -458,7 +458,7 @@ ALERTS = {
         "GPUOperatorOpenshiftDriverToolkitEnabledNfdTooOld": "30m",
         "GPUOperatorOpenshiftDriverToolkitEnabledImageStreamMissing": "30m",
         "GPUOperatorOpenshiftDriverToolkitEnabledImageStreamBroken": "30m",
-        "GPUOperatorOpenshiftDriverToolkitEnabledRhcosTagsMissing": "30m",
+        "GPUOperatorOpenshiftDriverToolkitEnabledImageTagsMissing": "30m",
         "GPUOperatorDriverAutoUpgradeFailures": "30m",
     },
     "nvidia-node-status-exporter-alerts": {

@@ -1,5 +1,7 @@
 """What holds for every valid policy on every cluster, by generated examples."""
 
+import re
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operands import notation, rendering
@@ -8,6 +10,7 @@ from groundplane.api.release import Release
 from groundplane.operands import stack
 from groundplane.operands.facts import ClusterFacts, GpuNode, OpenShift, Owner, Proxies, references
 
+DNS_LABEL = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,10}[a-z0-9]", fullmatch=True)
 SWITCH = st.sampled_from([None, True, False])
 ENV = st.lists(
@@ -172,7 +175,7 @@ def cases(draw):
     return spec, draw(clusters(spec))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(cases())
 def test_any_valid_policy_renders_sound_objects_or_a_clear_error(case):
     spec, facts = case
@@ -208,6 +211,7 @@ def check_daemon_set(obj):
     pod = notation.pod(obj)
     volumes = [each["name"] for each in pod.get("volumes", [])]
     assert len(volumes) == len(set(volumes))
+    assert all(DNS_LABEL.fullmatch(each) for each in volumes)
     containers = [*pod.get("initContainers", []), *pod["containers"]]
     names = [each["name"] for each in containers]
     assert len(names) == len(set(names))
@@ -216,6 +220,8 @@ def check_daemon_set(obj):
         assert len(variables) == len(set(variables)), container["name"]
         mounted = [each["name"] for each in container.get("volumeMounts", [])]
         assert set(mounted) <= set(volumes), container["name"]
+        paths = [each["mountPath"] for each in container.get("volumeMounts", [])]
+        assert len(paths) == len(set(paths)), container["name"]
         assert container["image"]
 
 

@@ -94,7 +94,6 @@ def references(spec: ClusterPolicySpec) -> References:
         driver.virtualTopology.config,
         driver.licensingConfig.configMapName,
         spec.vgpuManager.kernelModuleConfig.name,
-        spec.dcgmExporter.config.name,
     )
     secrets = (driver.secretEnv, driver.licensingConfig.secretName)
     return References(

@@ -60,7 +60,7 @@ ALERTS: Final = (
         "Its tags hold no image, which an OpenShift upgrade can cause. Re-import the imagestream.",
     ),
     monitoring.Alert(
-        "GPUOperatorOpenshiftDriverToolkitEnabledRhcosTagsMissing",
+        "GPUOperatorOpenshiftDriverToolkitEnabledImageTagsMissing",
         f"{_TOOLKIT}_enabled == 1 and {_TOOLKIT}_rhcos_tags_missing == 1",
         30,
         "The OpenShift driver toolkit has no image for some RHCOS version",
