@@ -323,6 +323,27 @@ async def test_no_more_than_max_in_flight(api: FakeApi) -> None:
     assert peak == 3
 
 
+PROXY = {"https": "http://proxy:3128", "no": "10.0.0.1,.svc"}
+
+
+@pytest.mark.parametrize(
+    ("server", "expected"),
+    [
+        ("https://api.example.com", "http://proxy:3128"),
+        ("http://api.example.com", None),
+        ("https://10.0.0.1:6443", None),
+        ("https://kubernetes.default.svc", None),
+    ],
+)
+def test_the_environments_proxy(monkeypatch: pytest.MonkeyPatch, server: str, expected: str | None) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy", "https_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", PROXY["https"])
+    monkeypatch.setenv("NO_PROXY", PROXY["no"])
+    assert Client(Config(server=server))._proxy == expected
+    assert Client(Config(server=server, proxy_url="http://mine:1"))._proxy == "http://mine:1"
+
+
 # --- watches and logs --------------------------------------------------------------------------------------------
 
 

@@ -119,6 +119,13 @@ async def test_a_plugin_that_is_not_there(tmp_path: Path) -> None:
         await auth.ExecAuth(Config(server="http://api"), spec).current()
 
 
+async def test_a_plugin_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth, "EXEC_TIMEOUT_S", 0.05)
+    source = auth.ExecAuth(Config(server="http://api"), plugin(tmp_path, "exec sleep 60"))
+    with pytest.raises(errors.ConfigError, match="gave no answer"):
+        await source.current()
+
+
 async def test_a_plugins_token_reaches_the_server(api: FakeApi, tmp_path: Path) -> None:
     api.put(NODES, "a")
     api.token = "from-plugin"

@@ -141,9 +141,9 @@ async def test_requeue_comes_again_without_counting_as_failure(time: FakeTime) -
         return Requeue(5) if len(calls) < 3 else None
 
     subject = controller(time, reconcile)
-    subject.add("a")
+    subject.add_after("a", 1)
     await run_for(subject, time, 60)
-    assert calls == [0, 5, 10]
+    assert calls == [1, 6, 11]
 
 
 async def test_failures_back_off_are_reported_and_never_end_the_loop(

@@ -212,7 +212,7 @@ class ExecAuth:
         config = self._config
         spec: dict[str, object] = {"interactive": False}
         if self._plugin.provideClusterInfo:
-            ca = config.ca_data or (config.ca_file.read_bytes() if config.ca_file else None)
+            ca = config.ca_data or (_bytes(config.ca_file) if config.ca_file else None)
             cluster: dict[str, object] = {"server": config.server, "insecure-skip-tls-verify": config.insecure}
             if config.tls_server_name:
                 cluster["tls-server-name"] = config.tls_server_name
@@ -249,6 +249,13 @@ def tls_context(config: Config) -> ssl.SSLContext | None:
         context.verify_mode = ssl.CERT_NONE
     _load_client_certificate(context, config)
     return context
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: the cluster's CA cannot be read: {error}") from error
 
 
 def _with_ca(config: Config) -> ssl.SSLContext:
