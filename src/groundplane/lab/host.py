@@ -1,0 +1,336 @@
+"""A simulated host: the file system, PCI devices, kernel modules and container runtime of one lab node.
+
+State lives in the host's files below its `HostRoot` wherever a real host has a file for it (`/sys`, `/proc/modules`,
+`/dev`, `/etc`, `/run`), so that a program finds what it would find on a node and a restart loses nothing else. Nothing
+changes by itself: programs load modules, write configuration and restart the runtime. Running containers is the
+kubelet's part.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tomllib
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..node.hostroot import HostRoot
+from .nodes import Model, NodeSpec
+
+SOCKET_PATH_LIMIT = 103
+"""Longest path of a unix socket that both Linux and macOS accept, in bytes."""
+
+LONGEST_SOCKET = "/var/lib/kubelet/device-plugins/nvidia-gpu.shared.sock"
+DRIVER_ROOT = "/run/nvidia/driver"
+HOST_DRIVER_FILES = (
+    "/usr/bin/nvidia-smi",
+    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+    "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+)
+CORE_MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset")
+CONTROL_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
+NVIDIA_VENDOR = "0x10de"
+_OS_NAMES = {
+    "ubuntu": "Ubuntu",
+    "rhel": "Red Hat Enterprise Linux",
+    "rhcos": "Red Hat Enterprise Linux CoreOS",
+    "debian": "Debian",
+}
+_UUID_SPACE = uuid.UUID("6a0d1f62-5c0e-4cf1-9d3c-6d70716c616e")
+
+
+class HostError(RuntimeError):
+    """The simulated host refuses; the message is what the real one would say, or says what to do."""
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """One GPU of a host. `pci_address` is domain:bus:device.function."""
+
+    index: int
+    uuid: str
+    pci_address: str
+    model: Model
+
+    @property
+    def device_node(self) -> str:
+        """The GPU's character device."""
+        return f"/dev/nvidia{self.index}"
+
+
+class SimulatedHost:
+    """One node's machine. Making it writes the files of a freshly installed and booted host that do not exist yet."""
+
+    def __init__(self, root: HostRoot, spec: NodeSpec) -> None:
+        self.root = root
+        self.spec = spec
+        self.gpus: tuple[Gpu, ...] = tuple(_gpus(spec))
+        self._handlers: dict[str, dict[str, Any]] = {}
+        self.nri_plugins: set[str] = set()
+        """Names of the NRI plugins that are connected to the container runtime."""
+        self._check_socket_length()
+        self._install()
+        self.boot()
+
+    def __repr__(self) -> str:
+        return f"SimulatedHost({self.spec.name!r}, {self.root})"
+
+    def _check_socket_length(self) -> None:
+        longest = str(self.root.base) + LONGEST_SOCKET
+        excess = len(os.fsencode(longest)) - SOCKET_PATH_LIMIT
+        if excess > 0:
+            raise HostError(
+                f"folder {self.root.base} of node {self.spec.name!r} is {excess} bytes too long: unix sockets such as "
+                f"{LONGEST_SOCKET} below it may have {SOCKET_PATH_LIMIT} bytes; use a shorter work folder or node name"
+            )
+
+    # --- the machine --------------------------------------------------------------------------------------------------
+
+    def _install(self) -> None:
+        """Write what an installed system has on its disk."""
+        spec, root = self.spec, self.root
+        for folder in (
+            "/etc",
+            "/usr/bin",
+            "/usr/local",
+            "/var/log",
+            "/var/lib/kubelet",
+            "/proc",
+            "/sys",
+            "/dev",
+            "/run",
+        ):
+            root.mkdir(folder)
+        self._place("/etc/os-release", _os_release(spec))
+        self._place("/etc/hostname", spec.name + "\n")
+        self._place("/etc/machine-id", hashlib.md5(spec.name.encode(), usedforsecurity=False).hexdigest() + "\n")
+        if not os.path.lexists(root.base / "var" / "run"):
+            root.symlink("/var/run", "/run")
+        for path, text in _RUNTIME_FILES[spec.runtime.name].items():
+            self._place(path, text)
+        if spec.host_driver:
+            for path in HOST_DRIVER_FILES:
+                self._place(path, f"simulated {spec.host_driver}\n", mode=0o755)
+
+    def _place(self, path: str, text: str, *, mode: int = 0o644) -> None:
+        if not self.root.exists(path):
+            self.root.write_atomic(path, text, mode=mode)
+
+    def boot(self) -> None:
+        """Bring up the kernel's view: devices, no modules but a host driver's, an empty /run, a fresh runtime."""
+        for path in ("/sys", "/proc", "/dev", "/run"):
+            _empty(self.root.path(path))
+        self.nri_plugins.clear()
+        root, spec = self.root, self.spec
+        root.write_atomic("/proc/modules", "")
+        root.write_atomic("/proc/sys/kernel/osrelease", spec.kernel + "\n")
+        root.write_atomic("/sys/class/dmi/id/product_name", "groundplane simulated server\n")
+        root.write_atomic("/sys/devices/system/memory/auto_online_blocks", "online\n")
+        root.write_atomic("/sys/module/firmware_class/parameters/path", "\n")
+        root.mkdir("/sys/bus/pci/devices")
+        root.mkdir("/dev/char")
+        root.write_atomic("/dev/null", "")
+        root.write_atomic("/dev/log", "")
+        for gpu in self.gpus:
+            self._write_pci(gpu)
+        if spec.host_driver and self.gpus:
+            for module in CORE_MODULES:
+                self.load_module(module, version=spec.host_driver)
+            self.create_device_nodes()
+        self.restart_runtime()
+
+    def _write_pci(self, gpu: Gpu) -> None:
+        folder = f"/sys/bus/pci/devices/{gpu.pci_address}"
+        for name, value in (
+            ("vendor", NVIDIA_VENDOR),
+            ("device", "0x" + gpu.model.pci_id.lower()),
+            ("class", gpu.model.pci_class),
+            ("numa_node", str(gpu.index * 2 // max(1, len(self.gpus)))),
+        ):
+            self.root.write_atomic(f"{folder}/{name}", value + "\n")
+
+    def pci_devices(self) -> list[dict[str, str]]:
+        """What a program reads of the PCI bus: `address`, `vendor`, `device`, `class` of each device, by address."""
+        found = []
+        for folder in self.root.glob("/sys/bus/pci/devices/*"):
+            fields = {name: self.root.read_text(f"{folder}/{name}").strip() for name in ("vendor", "device", "class")}
+            found.append({"address": folder.rsplit("/", 1)[1], **fields})
+        return found
+
+    @property
+    def kernel(self) -> str:
+        """The running kernel's release."""
+        return self.root.read_text("/proc/sys/kernel/osrelease").strip()
+
+    # --- kernel modules and driver ------------------------------------------------------------------------------------
+
+    def modules(self) -> list[str]:
+        """Names of the loaded modules, in the order they were loaded."""
+        return [line.split()[0] for line in self.root.read_text("/proc/modules").splitlines()]
+
+    def loaded(self, module: str) -> bool:
+        """Whether a module is loaded, as programs test it."""
+        return self.root.exists(f"/sys/module/{module}/refcnt")
+
+    def load_module(self, module: str, *, version: str = "") -> None:
+        """Load a module; loading a loaded one changes nothing, as modprobe."""
+        if self.loaded(module):
+            return
+        lines = self.root.read_text("/proc/modules")
+        self.root.write_atomic("/proc/modules", f"{lines}{module} 16384 0 - Live 0x0000000000000000\n")
+        self.root.write_atomic(f"/sys/module/{module}/refcnt", "0\n")
+        if version:
+            self.root.write_atomic(f"/sys/module/{module}/version", version + "\n")
+
+    def unload_module(self, module: str) -> None:
+        """Unload a module; HostError if something holds it, nothing if it is not loaded."""
+        if not self.loaded(module):
+            return
+        holders = int(self.root.read_text(f"/sys/module/{module}/refcnt").strip() or 0)
+        if holders:
+            raise HostError(f"rmmod: ERROR: Module {module} is in use ({holders} users)")
+        kept = [line for line in self.root.read_text("/proc/modules").splitlines() if line.split()[0] != module]
+        self.root.write_atomic("/proc/modules", "".join(line + "\n" for line in kept))
+        self.root.remove(f"/sys/module/{module}")
+
+    @property
+    def driver_version(self) -> str | None:
+        """Version of the loaded NVIDIA kernel module, or None."""
+        path = "/sys/module/nvidia/version"
+        return self.root.read_text(path).strip() if self.loaded("nvidia") and self.root.exists(path) else None
+
+    def has_host_driver(self) -> bool:
+        """Whether a driver is installed on the host itself and works there (`chroot / nvidia-smi`)."""
+        return self.root.is_file(HOST_DRIVER_FILES[0]) and self.loaded("nvidia")
+
+    def create_device_nodes(self) -> None:
+        """Make the GPUs' and the driver's device nodes; the lab's are ordinary files."""
+        for name in CONTROL_DEVICES:
+            self.root.write_atomic(f"/dev/{name}", "")
+        for gpu in self.gpus:
+            self.root.write_atomic(gpu.device_node, "")
+
+    def device_nodes(self) -> list[str]:
+        """The NVIDIA device nodes that exist."""
+        return self.root.glob("/dev/nvidia*")
+
+    def remove_device_nodes(self) -> None:
+        """Remove all NVIDIA device nodes."""
+        for path in self.device_nodes():
+            self.root.remove(path)
+
+    # --- container runtime --------------------------------------------------------------------------------------------
+
+    def restart_runtime(self) -> None:
+        """Make the container runtime read its configuration again. HostError, naming the file, if it is malformed."""
+        self._handlers = _READERS[self.spec.runtime.name](self.root)
+
+    @property
+    def runtime_handlers(self) -> dict[str, str]:
+        """Path of the binary of each handler the running runtime knows, by name; empty for its own `runc`."""
+        return {name: str(table.get("binary", "")) for name, table in self._handlers.items()}
+
+    def cdi_devices(self) -> dict[str, dict[str, Any]]:
+        """The CDI devices this host's spec files offer, by qualified name; `/var/run/cdi` beats `/etc/cdi`."""
+        found: dict[str, dict[str, Any]] = {}
+        for folder in CDI_DIRS:
+            for path in self.root.glob(f"{folder}/*.json") + self.root.glob(f"{folder}/*.yaml"):
+                found.update(_cdi_spec(self.root, path))
+        return found
+
+
+def _gpus(spec: NodeSpec) -> Iterator[Gpu]:
+    for index, model in enumerate(spec.cards()):
+        identity = uuid.uuid5(_UUID_SPACE, f"{spec.name}/{index}")
+        yield Gpu(index, f"GPU-{identity}", f"0000:{0x10 + index * 8:02x}:00.0", model)
+
+
+def _os_release(spec: NodeSpec) -> str:
+    name = _OS_NAMES.get(spec.os.id, spec.os.id.capitalize())
+    lines = [f'NAME="{name}"', f"ID={spec.os.id}", f'VERSION_ID="{spec.os.version_id}"']
+    lines.append(f'PRETTY_NAME="{name} {spec.os.version_id}"')
+    if spec.os.ostree_version:
+        lines.append(f"OSTREE_VERSION='{spec.os.ostree_version}'")
+    return "\n".join(lines) + "\n"
+
+
+def _empty(folder: Path) -> None:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _cdi_spec(root: HostRoot, path: str) -> dict[str, dict[str, Any]]:
+    try:
+        document = msgspec.yaml.decode(root.path(path).read_bytes())
+        return {f"{document['kind']}={device['name']}": device for device in document["devices"]}
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise HostError(f"CDI spec {path} is malformed: {error!r}; fix or remove the file") from error
+
+
+# --- configuration of the three runtimes ---------------------------------------------------------
+
+_CONTAINERD_TABLES = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
+_RUNTIME_FILES: dict[str, dict[str, str]] = {
+    "containerd": {
+        "/etc/containerd/config.toml": (
+            "version = 3\n\n"
+            '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]\n'
+            '  runtime_type = "io.containerd.runc.v2"\n'
+        )
+    },
+    "cri-o": {"/etc/crio/crio.conf": '[crio.runtime]\ndefault_runtime = "crun"\n'},
+    "docker": {"/etc/docker/daemon.json": "{}\n"},
+}
+
+
+def _toml(root: HostRoot, path: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(root.read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise HostError(
+            f"container runtime refuses {path}: {error}; the node runs no containers until it is fixed"
+        ) from error
+
+
+def _containerd(root: HostRoot) -> dict[str, dict[str, Any]]:
+    path = "/etc/containerd/config.toml"
+    top = _toml(root, path) if root.exists(path) else {}
+    documents = [top]
+    for pattern in top.get("imports", []):
+        documents.extend(_toml(root, found) for found in root.glob(pattern))
+    handlers: dict[str, dict[str, Any]] = {"runc": {}}
+    for document in documents:
+        for name in _CONTAINERD_TABLES:
+            runtimes = document.get("plugins", {}).get(name, {}).get("containerd", {}).get("runtimes", {})
+            for handler, table in runtimes.items():
+                handlers[handler] = {"binary": table.get("options", {}).get("BinaryName", "")}
+    return handlers
+
+
+def _crio(root: HostRoot) -> dict[str, dict[str, Any]]:
+    handlers: dict[str, dict[str, Any]] = {"crun": {}}
+    paths = ["/etc/crio/crio.conf", "/etc/crio/config.toml"]
+    for path in [path for path in paths if root.exists(path)] + root.glob("/etc/crio/crio.conf.d/*"):
+        for handler, table in _toml(root, path).get("crio", {}).get("runtime", {}).get("runtimes", {}).items():
+            handlers[handler] = {"binary": table.get("runtime_path", "")}
+    return handlers
+
+
+def _docker(root: HostRoot) -> dict[str, dict[str, Any]]:
+    path = "/etc/docker/daemon.json"
+    try:
+        document = json.loads(root.read_text(path)) if root.exists(path) else {}
+    except json.JSONDecodeError as error:
+        raise HostError(f"container runtime refuses {path}: {error}") from error
+    runtimes = document.get("runtimes", {})
+    return {"runc": {}, **{name: {"binary": table.get("path", "")} for name, table in runtimes.items()}}
+
+
+_READERS = {"containerd": _containerd, "cri-o": _crio, "docker": _docker}

@@ -1,0 +1,74 @@
+"""The images of the lab's world: which executables each holds and what it runs by default.
+
+Keys are the last component of an image's repository. Every image has a base system (`BASE`) and a shell besides.
+"""
+
+from .programs import Image, Program
+from .shell import interpreter, utilities
+from .standins import (
+    cuda_check,
+    dcgm,
+    dcgm_exporter,
+    device_plugin,
+    driver,
+    driver_manager,
+    generic,
+    gpu_feature_discovery,
+    mig_manager,
+    mps_control_daemon,
+    nvidia_smi,
+    sandbox,
+    toolkit,
+    validator,
+)
+
+INTERPRETER: Program = interpreter.main
+SHELLS: dict[str, Program] = dict.fromkeys(("sh", "bash", "ash", "dash"), interpreter.main)
+BASE: dict[str, Program] = {**utilities.PROGRAMS, **SHELLS}
+INJECTED: dict[str, Program] = {"nvidia-smi": nvidia_smi.run}
+"""What the container runtime brings into a container along with a GPU."""
+
+_PLUGIN: dict[str, Program] = {
+    "nvidia-device-plugin": device_plugin.run,
+    "gpu-feature-discovery": gpu_feature_discovery.run,
+    "mps-control-daemon": mps_control_daemon.run,
+}
+_CUDA: dict[str, Program] = {"vectorAdd": cuda_check.run}
+
+IMAGES: dict[str, Image] = {
+    # the operator's operands
+    "gpu-operator": Image(
+        ("nvidia-validator",), {"nvidia-validator": validator.run, "vfio-manage": sandbox.vfio_manage, **_CUDA}
+    ),
+    "gpu-operator-validator": Image(("nvidia-validator",), {"nvidia-validator": validator.run, **_CUDA}),
+    "driver": Image(("nvidia-driver", "init"), {"nvidia-driver": driver.run, "nvidia-smi": nvidia_smi.run}),
+    "k8s-driver-manager": Image(
+        ("driver-manager",), {"driver-manager": driver_manager.run, "vfio-manage": sandbox.vfio_manage}
+    ),
+    "nvidia-fs": Image(("nvidia-gds-driver", "install"), {"nvidia-gds-driver": driver.extra}),
+    "gdrdrv": Image(("nvidia-gdrcopy-driver", "install"), {"nvidia-gdrcopy-driver": driver.extra}),
+    "container-toolkit": Image(("nvidia-toolkit",), {"nvidia-toolkit": toolkit.run}),
+    "k8s-device-plugin": Image(("nvidia-device-plugin",), _PLUGIN),
+    "dcgm": Image(("nv-hostengine",), {"nv-hostengine": dcgm.run}),
+    "dcgm-exporter": Image(("dcgm-exporter",), {"dcgm-exporter": dcgm_exporter.run}),
+    "k8s-mig-manager": Image(("nvidia-mig-manager",), {"nvidia-mig-manager": mig_manager.run}),
+    "vgpu-manager": Image(("nvidia-driver", "init"), {"nvidia-driver": sandbox.vgpu_manager}),
+    "vgpu-device-manager": Image(("nvidia-vgpu-dm",), {"nvidia-vgpu-dm": sandbox.vgpu_device_manager}),
+    "k8s-cc-manager": Image(("nvidia-cc-manager",), {"nvidia-cc-manager": sandbox.cc_manager}),
+    "k8s-kata-manager": Image(("k8s-kata-manager",), {"k8s-kata-manager": sandbox.idle}),
+    "kubevirt-gpu-device-plugin": Image(
+        ("nvidia-kubevirt-gpu-device-plugin",), {"nvidia-kubevirt-gpu-device-plugin": sandbox.idle}
+    ),
+    "nvidia-sandbox-device-plugin": Image(
+        ("nvidia-sandbox-device-plugin",), {"nvidia-sandbox-device-plugin": sandbox.idle}
+    ),
+    # people's pods
+    "cuda-sample": Image(("vectorAdd",), _CUDA),
+    "cuda": Image(("sh",), _CUDA),
+    "pause": Image(("pause",), {"pause": generic.pause}),
+    "nginx": Image(("nginx",), {"nginx": generic.web}),
+    "busybox": Image(("sh",), {}),
+    "alpine": Image(("sh",), {}),
+    "debian": Image(("bash",), {}),
+    "ubuntu": Image(("bash",), {}),
+}

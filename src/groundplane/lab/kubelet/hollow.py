@@ -1,0 +1,198 @@
+"""Thousands of nodes without programs: pods bound to them are marked as running at once.
+
+For benches at scale: nodes look as large as real ones (labels, images, conditions), pods get a minimal honest status in
+batches, and deleted pods are confirmed. Nothing runs and no hardware is simulated.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .. import resources
+from ..api import Api
+from ..clock import LabClock
+from ..status import StatusError
+from .node import KUBELET_VERSION, node_ip
+from .status import merge_conditions
+
+Document = Mapping[str, Any]
+BATCH = 200
+"""Objects written before other tasks get a turn."""
+
+GPU_PRODUCT = "NVIDIA-H100-80GB-HBM3"
+_CPU_FLAGS = (
+    *("ADX", "AESNI", "AMXBF16", "AMXINT8", "AMXTILE", "AVX", "AVX2", "AVX512BF16", "AVX512BITALG", "AVX512BW"),
+    *("AVX512CD", "AVX512DQ", "AVX512F", "AVX512FP16", "AVX512IFMA", "AVX512VBMI", "AVX512VBMI2", "AVX512VL"),
+    *("AVX512VNNI", "AVXVNNI", "CMPXCHG8", "ENQCMD", "FMA3", "GFNI", "HYPERVISOR", "MOVBE", "MOVDIR64B", "OSXSAVE"),
+    *("SERIALIZE", "VAES"),
+)
+_LABELS: dict[str, str] = {
+    "beta.kubernetes.io/arch": "amd64",
+    "beta.kubernetes.io/os": "linux",
+    "kubernetes.io/arch": "amd64",
+    "kubernetes.io/os": "linux",
+    "node.kubernetes.io/instance-type": "gpu.8xlarge",
+    "topology.kubernetes.io/region": "lab-1",
+    "feature.node.kubernetes.io/kernel-version.full": "6.8.0-60-generic",
+    "feature.node.kubernetes.io/kernel-version.major": "6",
+    "feature.node.kubernetes.io/kernel-version.minor": "8",
+    "feature.node.kubernetes.io/kernel-version.revision": "0",
+    "feature.node.kubernetes.io/pci-10de.present": "true",
+    "feature.node.kubernetes.io/pci-15b3.present": "true",
+    "feature.node.kubernetes.io/system-os_release.ID": "ubuntu",
+    "feature.node.kubernetes.io/system-os_release.VERSION_ID": "24.04",
+    "feature.node.kubernetes.io/system-os_release.VERSION_ID.major": "24",
+    "feature.node.kubernetes.io/system-os_release.VERSION_ID.minor": "04",
+    "feature.node.kubernetes.io/cpu-model.vendor_id": "Intel",
+    "feature.node.kubernetes.io/cpu-model.family": "6",
+    "feature.node.kubernetes.io/cpu-hardware_multithreading": "true",
+    "feature.node.kubernetes.io/memory-numa": "true",
+    **{f"feature.node.kubernetes.io/cpu-cpuid.{name}": "true" for name in _CPU_FLAGS},
+}
+_IMAGES = [
+    {
+        "names": [
+            f"registry.lab/platform/component-{n:02d}@sha256:{n:064x}",
+            f"registry.lab/platform/component-{n:02d}:1.{n}",
+        ],
+        "sizeBytes": 50_000_000 + n,
+    }
+    for n in range(20)
+]
+_RESOURCES = {"cpu": "128", "memory": "2113929216Ki", "ephemeral-storage": "937380968Ki", "pods": "250"}
+
+
+def node(name: str, now: str) -> dict[str, Any]:
+    """A GPU node as large as a real one: about 50 labels and 20 images."""
+    conditions = [
+        (kind, kind == "Ready", reason, "")
+        for kind, reason in (
+            ("MemoryPressure", "KubeletHasSufficientMemory"),
+            ("DiskPressure", "KubeletHasNoDiskPressure"),
+            ("PIDPressure", "KubeletHasSufficientPID"),
+            ("Ready", "KubeletReady"),
+        )
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {**_LABELS, "kubernetes.io/hostname": name},
+            "annotations": {
+                "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+                "node.alpha.kubernetes.io/ttl": "0",
+                "nfd.node.kubernetes.io/feature-labels": ",".join(
+                    sorted(k.split("/", 1)[1] for k in _LABELS if "feature" in k)
+                ),
+            },
+        },
+        "spec": {"podCIDR": "10.244.0.0/24", "providerID": f"lab://{name}"},
+        "status": {
+            "capacity": dict(_RESOURCES),
+            "allocatable": dict(_RESOURCES),
+            "conditions": merge_conditions((), conditions, now),
+            "addresses": [{"type": "InternalIP", "address": node_ip(name)}, {"type": "Hostname", "address": name}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+            "nodeInfo": {
+                "machineID": name,
+                "systemUUID": name,
+                "bootID": name,
+                "kernelVersion": "6.8.0-60-generic",
+                "osImage": "Ubuntu 24.04 LTS",
+                "containerRuntimeVersion": "containerd://2.1.4",
+                "kubeletVersion": KUBELET_VERSION,
+                "kubeProxyVersion": "",
+                "operatingSystem": "linux",
+                "architecture": "amd64",
+            },
+            "images": _IMAGES,
+        },
+    }
+
+
+class HollowKubelet:
+    """Serves all nodes of `names` at once."""
+
+    def __init__(self, api: Api, names: Sequence[str], clock: LabClock) -> None:
+        self._api = api
+        self._names = list(names)
+        self._mine = set(names)
+        self._clock = clock
+        self._dirty: dict[tuple[str, str], None] = {}
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Register the nodes and serve their pods until cancelled."""
+        release = self._api.on_change(resources.PODS, self._changed)
+        try:
+            await self._register()
+            for pod in self._api.list(resources.PODS)["items"]:
+                self._changed("ADDED", pod, None)
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._drain()
+        finally:
+            release()
+
+    async def _register(self) -> None:
+        now = self._clock.timestamp()
+        for number, name in enumerate(self._names):
+            if self._api.find(resources.NODES, name) is None:
+                self._api.create(resources.NODES, node(name, now), manager="kubelet")
+            if number % BATCH == BATCH - 1:
+                await asyncio.sleep(0)
+
+    def _changed(self, kind: str, new: Document, _old: Document | None) -> None:
+        if kind == "DELETED" or (new.get("spec") or {}).get("nodeName") not in self._mine:
+            return
+        if not new["metadata"].get("deletionTimestamp") and (new.get("status") or {}).get("phase") == "Running":
+            return
+        self._dirty[new["metadata"]["namespace"], new["metadata"]["name"]] = None
+        self._wake.set()
+
+    async def _drain(self) -> None:
+        done = 0
+        while self._dirty:
+            ns, name = next(iter(self._dirty))
+            del self._dirty[ns, name]
+            pod = self._api.find(resources.PODS, name, ns)
+            if pod is not None:
+                self._serve(pod, ns, name)
+            done += 1
+            if done % BATCH == 0:
+                await asyncio.sleep(0)
+
+    def _serve(self, pod: Document, ns: str, name: str) -> None:
+        try:
+            if pod["metadata"].get("deletionTimestamp"):
+                uid = {"uid": pod["metadata"]["uid"]}
+                self._api.delete(resources.PODS, name, ns, preconditions=uid, grace_period_s=0)
+            elif (pod.get("status") or {}).get("phase") not in ("Running", "Succeeded", "Failed"):
+                body = {**pod, "metadata": {"name": name, "namespace": ns}, "status": self._running(pod)}
+                self._api.update(resources.PODS, body, ns=ns, subresource="status", manager="kubelet")
+        except StatusError as error:
+            if error.code not in (404, 409):
+                raise
+
+    def _running(self, pod: Document) -> dict[str, Any]:
+        now = self._clock.timestamp()
+        kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+        entry = {"ready": True, "started": True, "restartCount": 0, "imageID": ""}
+        status: dict[str, Any] = {
+            "phase": "Running",
+            "conditions": merge_conditions((), [(kind, True, "", "") for kind in kinds], now),
+            "startTime": now,
+            "hostIP": node_ip(pod["spec"]["nodeName"]),
+            "containerStatuses": [
+                {**entry, "name": c["name"], "image": c["image"], "state": {"running": {"startedAt": now}}}
+                for c in pod["spec"]["containers"]
+            ],
+        }
+        inits = [c for c in pod["spec"].get("initContainers") or () if c.get("restartPolicy") != "Always"]
+        if inits:
+            ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}}
+            done = {**entry, "started": False, "state": ended}
+            status["initContainerStatuses"] = [{**done, "name": c["name"], "image": c["image"]} for c in inits]
+        return status

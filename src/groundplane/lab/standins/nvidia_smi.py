@@ -1,0 +1,49 @@
+"""Stand-in for nvidia-smi: replaced by nothing, it belongs to the driver; prints what scripts and people ask it for."""
+
+from ..programs import ContainerContext
+
+NO_DRIVER = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
+    "Make sure that the latest NVIDIA driver is installed and running."
+)
+
+
+async def run(ctx: ContainerContext) -> int:
+    """`nvidia-smi`, `-L`, `--version`, `--query-gpu=FIELDS --format=csv[,noheader]`."""
+    version = ctx.host.driver_version
+    if version is None:
+        ctx.log(NO_DRIVER)
+        return 9
+    gpus = ctx.devices or ctx.host.gpus
+    if not gpus:
+        ctx.log("No devices were found")
+        return 6
+    query = next((word.partition("=")[2] for word in ctx.argv if word.startswith("--query-gpu=")), "")
+    if query:
+        names = [name.strip() for name in query.split(",")]
+        if not any("noheader" in word for word in ctx.argv):
+            ctx.log(", ".join(names))
+        for gpu in gpus:
+            fields = {
+                "index": str(gpu.index),
+                "uuid": gpu.uuid,
+                "name": gpu.model.product,
+                "driver_version": version,
+                "pci.bus_id": gpu.pci_address.upper(),
+                "memory.total": f"{gpu.model.memory_mib} MiB",
+            }
+            unknown = [name for name in names if name not in fields]
+            if unknown:
+                ctx.log(f'Field "{unknown[0]}" is not a valid field to query.')
+                return 2
+            ctx.log(", ".join(fields[name] for name in names))
+    elif "-L" in ctx.argv:
+        for gpu in gpus:
+            ctx.log(f"GPU {gpu.index}: {gpu.model.product} (UUID: {gpu.uuid})")
+    elif "--version" in ctx.argv:
+        ctx.log(f"NVIDIA-SMI version  : {version}\nDRIVER version      : {version}")
+    else:
+        ctx.log(f"NVIDIA-SMI {version}   Driver Version: {version}   (simulated)")
+        for gpu in gpus:
+            ctx.log(f"  {gpu.index}  {gpu.model.product}  {gpu.pci_address}  0MiB / {gpu.model.memory_mib}MiB")
+    return 0
