@@ -520,8 +520,9 @@ class Api:
             raise status.bad_request(_cannot_handle(res, str(error))) from error
         if decoder.unknown or options.duplicates:
             _report_unknown(res, decoder.unknown, options)
-        document = document if document is not base else dict(document)
-        document["kind"], document["apiVersion"] = res.kind, res.api_version
+        document = {**document, "kind": res.kind, "apiVersion": res.api_version}
+        if next(iter(document)) != "kind":
+            document = {"kind": res.kind, "apiVersion": res.api_version, **document}
         if document.get("metadata") is None and not partial:
             document["metadata"] = {}
         return conversion.to_storage(res, document)

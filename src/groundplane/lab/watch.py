@@ -93,6 +93,11 @@ class Watch:
         return True
 
     @property
+    def pending(self) -> bool:
+        """Whether changes are queued."""
+        return bool(self._queue)
+
+    @property
     def closed(self) -> bool:
         """Whether no more changes will be queued."""
         return self._closed

@@ -1,0 +1,37 @@
+"""What the API server asks of nodes: logs and commands of containers. The lab's kubelets implement it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime
+from typing import Protocol
+
+
+class NodeAccess(Protocol):
+    """The kubelets of all nodes behind one interface; methods raise `status.StatusError`."""
+
+    def logs(
+        self,
+        ns: str,
+        pod: str,
+        container: str,
+        *,
+        follow: bool = False,
+        tail_lines: int | None = None,
+        since: datetime | None = None,
+        previous: bool = False,
+        timestamps: bool = False,
+    ) -> AsyncIterator[bytes]:
+        """Yield a container's log."""
+
+    async def exec(
+        self,
+        ns: str,
+        pod: str,
+        container: str,
+        argv: list[str],
+        stdin: AsyncIterator[bytes] | None,
+        stdout: Callable[[bytes], None],
+        stderr: Callable[[bytes], None],
+    ) -> int:
+        """Run a command in a container and return its exit code."""

@@ -1,0 +1,84 @@
+"""What a request wants, read from its method, path and query: the API's URL scheme as a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from . import status
+from .registry import Registry
+from .resources import Resource
+
+_VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_STREAMED = ("exec", "attach", "portforward", "proxy")
+
+
+class Target(msgspec.Struct, frozen=True):
+    """The resource a request is about, and the verb as the API means it."""
+
+    verb: str
+    resource: Resource
+    namespace: str
+    name: str
+    subresource: str
+
+
+def truthy(value: str | None) -> bool:
+    """Whether a query parameter says yes."""
+    return value in ("true", "1", "True")
+
+
+def parse(registry: Registry, method: str, path: str, query: Mapping[str, str]) -> Target | None:
+    """Return what a path below /api or /apis addresses; None for paths that are no resource. Raises the 404 or 405."""
+    parts = [part for part in path.split("/") if part]
+    if parts[:1] == ["api"] and len(parts) > 2:
+        group, version, rest = "", parts[1], parts[2:]
+    elif parts[:1] == ["apis"] and len(parts) > 3:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        return None
+    namespace, rest = _namespace(rest)
+    if len(rest) > 3:
+        raise status.no_such_path()
+    resource = registry.find(rest[0], group, version)
+    name = rest[1] if len(rest) > 1 else ""
+    subresource = rest[2] if len(rest) > 2 else ""
+    _check_scope(resource, namespace, name, method)
+    if subresource and subresource not in resource.subresources:
+        raise status.no_such_path()
+    return Target(_verb(method, name, subresource, query, resource), resource, namespace, name, subresource)
+
+
+def _namespace(rest: list[str]) -> tuple[str, list[str]]:
+    """Split off `namespaces/<name>`, unless it addresses the namespace itself."""
+    if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in ("status", "finalize"):
+        return rest[1], rest[2:]
+    return "", rest
+
+
+def _check_scope(resource: Resource, namespace: str, name: str, method: str) -> None:
+    if namespace and not resource.namespaced:
+        raise status.no_such_path()
+    if resource.namespaced and not namespace and (name or method == "DELETE"):
+        raise status.no_such_path()
+
+
+def _verb(method: str, name: str, subresource: str, query: Mapping[str, str], resource: Resource) -> str:
+    verb = _VERBS.get(method)
+    if verb is None:
+        raise status.method_not_supported(resource.plural, resource.group, method.lower())
+    if subresource in _STREAMED:
+        return "create"
+    if verb == "get" and not subresource:
+        if truthy(query.get("watch")):
+            verb = "watch"
+        elif not name:
+            verb = "list"
+    elif verb == "delete" and not name:
+        verb = "deletecollection"
+    if verb in ("update", "patch") and not name:
+        raise status.method_not_supported(resource.plural, resource.group, verb)
+    if not subresource and verb not in resource.verbs:
+        raise status.method_not_supported(resource.plural, resource.group, verb)
+    return verb
