@@ -580,7 +580,7 @@ def shell(tmp_path):
 
     (tmp_path / "bin").mkdir()
     sleep = tmp_path / "bin/sleep"
-    sleep.write_text("#!/bin/sh\nkill -TERM $PPID\n")
+    sleep.write_text("#!/bin/sh\nkill -KILL $PPID\n")
     sleep.chmod(0o755)
 
     def run(script):

@@ -118,14 +118,20 @@ def test_syntax(script):
     assert subprocess.run([SHELL, "-n", "-c", script], check=False).returncode == 0
 
 
-def test_the_validator_stops_at_once():
-    process = subprocess.Popen(
-        [SHELL, "-c", scripts.VALIDATED], stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+@pytest.mark.parametrize(
+    ("script", "line", "code"),
+    [
+        (scripts.VALIDATED, "validated", 0),
+        (build.wait_for("/nowhere/ready", what="the toolkit").replace("sleep 5", "sleep 0.1"), "the toolkit", 143),
+        (scripts.TOOLKIT_ENTRYPOINT.replace("sleep 5", "sleep 0.1"), "not validated yet", 143),
+    ],
+)
+def test_a_waiting_shell_stops_when_asked(script, line, code):
+    process = subprocess.Popen([SHELL, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        assert "validated" in process.stdout.readline()
+        assert line in process.stdout.readline()
         process.terminate()
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=20) == code
     finally:
         process.stdout.close()
         with contextlib.suppress(ProcessLookupError):

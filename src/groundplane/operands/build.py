@@ -52,7 +52,7 @@ from lightkube.models.meta_v1 import LabelSelector, ObjectMeta, OwnerReference
 from ..api import clusterpolicy as cp
 from ..api import names
 from ..api.release import Release
-from . import images
+from . import images, scripts
 from .errors import problem
 from .facts import ClusterFacts
 
@@ -345,8 +345,11 @@ def init_resources(facts: ClusterFacts, resources: cp.JSON | None) -> cp.JSON | 
 
 
 def wait_for(path: str, *, what: str) -> str:
-    """A shell loop that ends when ``path`` is a file; it looks every five seconds."""
-    return f"until [ -f {path} ]; do echo 'waiting for {what}'; sleep 5; done"
+    """A shell loop that ends when ``path`` is a file; it looks every five seconds, and gives up when asked to stop.
+
+    A shell that is a container's first process ignores SIGTERM unless it traps it.
+    """
+    return f"{scripts.STOP_WHEN_ASKED}; until [ -f {path} ]; do echo 'waiting for {what}'; sleep 5; done"
 
 
 def toolkit_wait(spec: cp.ClusterPolicySpec, facts: ClusterFacts, mount: str) -> Container:

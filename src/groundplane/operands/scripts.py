@@ -10,9 +10,12 @@ from ..api import names
 
 DRIVER_READY: Final = f"{names.VALIDATIONS_DIR}/driver-ready"
 
+STOP_WHEN_ASKED: Final = "trap 'exit 143' TERM"
+
 _WAIT_FOR_DRIVER: Final = f"""\
 #!/bin/sh
 set -e
+{STOP_WHEN_ASKED}
 
 ready={DRIVER_READY}
 until [ -f "$ready" ]; do
