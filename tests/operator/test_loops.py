@@ -53,7 +53,7 @@ async def test_a_second_start_writes_nothing(cluster: Cluster) -> None:
 async def test_a_quiet_cluster_costs_only_watches_and_the_lease(cluster: Cluster) -> None:
     cluster.nodes(3)
     cluster.policy()
-    cluster.start(leader_elect=True)
+    cluster.start(leader_elect=True, renew_deadline_s=500.0)
     await cluster.until(lambda: cluster.status().get("state") == "ready")
     await asyncio.sleep(0.3)
     cluster.api.forget_writes()
@@ -591,7 +591,7 @@ async def test_a_stop_lets_writes_finish_and_releases_the_lease(cluster: Cluster
     cluster.nodes(8)
     cluster.policy()
     cluster.api.delay_s = 0.02
-    cluster.start(leader_elect=True)
+    cluster.start(leader_elect=True, renew_deadline_s=500.0)
     await cluster.until(lambda: len(patches(cluster)) > 2)
     await cluster.stop()
     lease = cluster.api.get("leases", names.LEASE_NAME, NS) or {}
@@ -605,7 +605,7 @@ async def test_a_candidate_waits_for_the_lease_and_can_be_stopped(cluster: Clust
     cluster.api.add("leases", names.LEASE_NAME, NS, spec=spec)
     cluster.nodes(1)
     cluster.policy()
-    cluster.start(leader_elect=True)
+    cluster.start(leader_elect=True, renew_deadline_s=500.0)
     await cluster.until(lambda: cluster.api.requests["get", "leases"] > 1)
     assert cluster.api.writes == []
     await cluster.stop()

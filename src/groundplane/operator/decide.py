@@ -179,7 +179,8 @@ def _compare(step: Step, key: Key, obj: dict[str, Any], about: Context) -> None:
         step.waiting.append(f"{key} cannot be created: its CRD {kind.resource} is not installed")
         return
     if about.store.in_flight(key):
-        step.waiting.append(f"{key} has just been written")
+        if kind is kinds.DAEMON_SET:
+            step.waiting.append(f"{key} has just been written")
         return
     live = about.store.get(key)
     if live is None:

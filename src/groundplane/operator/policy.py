@@ -364,7 +364,8 @@ class Policies:
             first = done.errors[0]
             more = f" (and {len(done.errors) - 1} more)" if len(done.errors) > 1 else ""
             raise Ended(f"{first}{more}", state=step.state, error=first.error)
-        step.waiting += [f"{Key.of(write.obj)} has just been written" for write in step.writes]
+        keys = [Key.of(write.obj) for write in step.writes]
+        step.waiting += [f"{key} has just been written" for key in keys if key.kind is kinds.DAEMON_SET]
 
     # --- what came of it ----------------------------------------------------------------------------------------------
 
