@@ -33,6 +33,9 @@ _PLUGIN: dict[str, Program] = {
     "gpu-feature-discovery": gpu_feature_discovery.run,
     "mps-control-daemon": mps_control_daemon.run,
 }
+_GPU_ENV = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+"""What images made from NVIDIA's CUDA images carry: with the NVIDIA runtime they see all GPUs."""
+
 _CUDA: dict[str, Program] = {"vectorAdd": cuda_check.run}
 
 IMAGES: dict[str, Image] = {
@@ -48,10 +51,10 @@ IMAGES: dict[str, Image] = {
     "nvidia-fs": Image(("nvidia-gds-driver", "install"), {"nvidia-gds-driver": driver.extra}),
     "gdrdrv": Image(("nvidia-gdrcopy-driver", "install"), {"nvidia-gdrcopy-driver": driver.extra}),
     "container-toolkit": Image(("nvidia-toolkit",), {"nvidia-toolkit": toolkit.run}),
-    "k8s-device-plugin": Image(("nvidia-device-plugin",), _PLUGIN),
-    "dcgm": Image(("nv-hostengine",), {"nv-hostengine": dcgm.run}),
-    "dcgm-exporter": Image(("dcgm-exporter",), {"dcgm-exporter": dcgm_exporter.run}),
-    "k8s-mig-manager": Image(("nvidia-mig-manager",), {"nvidia-mig-manager": mig_manager.run}),
+    "k8s-device-plugin": Image(("nvidia-device-plugin",), _PLUGIN, _GPU_ENV),
+    "dcgm": Image(("nv-hostengine",), {"nv-hostengine": dcgm.run}, _GPU_ENV),
+    "dcgm-exporter": Image(("dcgm-exporter",), {"dcgm-exporter": dcgm_exporter.run}, _GPU_ENV),
+    "k8s-mig-manager": Image(("nvidia-mig-manager",), {"nvidia-mig-manager": mig_manager.run}, _GPU_ENV),
     "vgpu-manager": Image(("nvidia-driver", "init"), {"nvidia-driver": sandbox.vgpu_manager}),
     "vgpu-device-manager": Image(("nvidia-vgpu-dm",), {"nvidia-vgpu-dm": sandbox.vgpu_device_manager}),
     "k8s-cc-manager": Image(("nvidia-cc-manager",), {"nvidia-cc-manager": sandbox.cc_manager}),
@@ -63,8 +66,8 @@ IMAGES: dict[str, Image] = {
         ("nvidia-sandbox-device-plugin",), {"nvidia-sandbox-device-plugin": sandbox.idle}
     ),
     # people's pods
-    "cuda-sample": Image(("vectorAdd",), _CUDA),
-    "cuda": Image(("sh",), _CUDA),
+    "cuda-sample": Image(("vectorAdd",), _CUDA, _GPU_ENV),
+    "cuda": Image(("sh",), _CUDA, _GPU_ENV),
     "pause": Image(("pause",), {"pause": generic.pause}),
     "nginx": Image(("nginx",), {"nginx": generic.web}),
     "busybox": Image(("sh",), {}),

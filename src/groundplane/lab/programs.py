@@ -53,10 +53,11 @@ class Mount:
 
 
 class Image(NamedTuple):
-    """An image: its default command and the executables it brings besides a base system's."""
+    """An image: its default command, the executables it brings besides a base system's, and its environment."""
 
     entrypoint: tuple[str, ...]
     executables: Mapping[str, Program]
+    env: Mapping[str, str] = {}
 
 
 class Stdin:

@@ -1,11 +1,12 @@
 """A container's environment variables: `env`, `envFrom` and their references, as the kubelet resolves them."""
 
 import base64
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..amounts import exact as amount
 from ..programs import expand
-from .quantity import amount, ceil_divide
 
 Document = Mapping[str, Any]
 Lookup = Callable[[str, str], Document | None]
@@ -113,4 +114,4 @@ def resource_value(pod: Document, container: Document, node: Document, reference
     if text is None and kind == "limits":
         text = node.get("status", {}).get("allocatable", {}).get(resource)
     divisor = amount(str(reference.get("divisor") or "1"))
-    return str(ceil_divide(amount(str(text or "0")), divisor or amount("1")))
+    return str(math.ceil(amount(str(text or "0")) / (divisor or 1)))

@@ -170,7 +170,7 @@ class HollowKubelet:
                 uid = {"uid": pod["metadata"]["uid"]}
                 self._api.delete(resources.PODS, name, ns, preconditions=uid, grace_period_s=0)
             elif (pod.get("status") or {}).get("phase") not in ("Running", "Succeeded", "Failed"):
-                body = {**pod, "metadata": {"name": name, "namespace": ns}, "status": self._running(pod)}
+                body = {**pod, "status": self._running(pod)}
                 self._api.update(resources.PODS, body, ns=ns, subresource="status", manager="kubelet")
         except StatusError as error:
             if error.code not in (404, 409):

@@ -41,7 +41,7 @@ def inject(
     annotation = (pod["metadata"].get("annotations") or {}).get(NRI_PREFIX + container, "")
     if host.nri_plugins:
         wanted |= dict.fromkeys(name for name in annotation.split(",") if name)
-    if handler.startswith("nvidia") and host.loaded("nvidia"):
+    if not wanted and handler.startswith("nvidia") and host.loaded("nvidia"):
         wanted |= dict.fromkeys(_visible(env.get("NVIDIA_VISIBLE_DEVICES", "")))
     if not wanted:
         return Injection()

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import resources
+from ..amounts import exact as amount
 from ..api import Api
 from ..clock import LabClock, rfc3339_micro
 from ..host import SimulatedHost
 from ..status import StatusError
-from .quantity import amount
 
 KUBELET_VERSION = "v1.34.4"
 LEASE_NAMESPACE = "kube-node-lease"
@@ -172,8 +172,7 @@ class NodeAgent:
         if self._written == wanted:
             return
         status = node_status(self._host, devices, node.get("status") or {}, self._clock.timestamp())
-        body = {"metadata": {"name": self._name}, "apiVersion": "v1", "kind": "Node", "spec": node["spec"]}
-        self._api.update(resources.NODES, {**body, "status": status}, subresource="status", manager="kubelet")
+        self._api.update(resources.NODES, {**node, "status": status}, subresource="status", manager="kubelet")
         self._written = wanted
 
     def beat(self) -> None:

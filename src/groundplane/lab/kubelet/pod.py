@@ -367,6 +367,7 @@ class PodWorker:
             mounts = (*self._kernel_mounts(spec), *self._volumes.mounts(spec, env))
         except (environment.ConfigError, volumes.SubPathError) as error:
             raise WaitError("CreateContainerConfigError", str(error)) from error
+        env = {**image.env, **env}
         for grant in granted:
             env |= grant.envs
             mounts += tuple(Mount(at, host.root, source, read_only) for at, source, read_only in grant.mounts)
@@ -576,21 +577,13 @@ class PodWorker:
         if document == self.status:
             return
         meta = self.pod["metadata"]
-        body = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": meta["name"], "namespace": meta["namespace"], "uid": self.uid},
-            "spec": self.pod["spec"],
-            "status": document,
-        }
-        try:
-            self.pod = self.kubelet.api.update(
-                resources.PODS, body, ns=meta["namespace"], subresource="status", manager="kubelet"
-            )
-        except StatusError as error:
-            if error.code not in (404, 409):
-                raise
-            return  # the pod is gone or another of that name has come: the deletion is on its way to us
+        current = self.kubelet.api.find(resources.PODS, meta["name"], meta["namespace"])
+        if current is None or current["metadata"]["uid"] != self.uid:
+            return  # the pod is gone: its deletion is on its way to us
+        body = {**current, "status": document}
+        self.pod = self.kubelet.api.update(
+            resources.PODS, body, ns=meta["namespace"], subresource="status", manager="kubelet"
+        )
         self.status = document
 
 

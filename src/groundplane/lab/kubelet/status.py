@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from ..amounts import exact as amount
 from ..clock import rfc3339
-from .quantity import amount
 from .runtime import Process
 
 Document = dict[str, Any]

@@ -2,7 +2,7 @@
 
 from ...api import names
 from .. import resources
-from ..kubelet.quantity import amount
+from ..amounts import exact as amount
 from ..programs import ContainerContext, Response
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from ...api import names
 from .. import resources
-from ..kubelet.quantity import amount
+from ..amounts import exact as amount
 from ..programs import ContainerContext
 from ..status import StatusError
 
