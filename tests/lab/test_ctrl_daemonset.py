@@ -9,7 +9,7 @@ from lab.ctrl_world import World, nodes_of
 
 from groundplane.lab import placement
 from groundplane.lab import resources as res
-from groundplane.lab.controllers import daemonset, revisions
+from groundplane.lab.controllers import daemonset, objects, revisions
 
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 
@@ -348,3 +348,33 @@ async def test_converges_from_any_sequence(steps: list[Any], rushed: bool) -> No
             )
 
         await world.until(converged, f"{steps}: pods on {must}")
+
+
+async def test_name_taken_by_another_template_is_a_collision() -> None:
+    async with World() as world:
+        world.node("n1")
+        probe = world.daemon_set()
+        digest = objects.template_hash(probe["spec"]["template"])
+        world.api.delete(res.DAEMON_SETS, "ds", "default")
+        world.create(res.CONTROLLER_REVISIONS, f"ds-{digest}", revision=1, data={"spec": "other"})
+        await world.settle()
+        world.daemon_set()
+        await reported(world, collisionCount=1, numberAvailable=1)
+        names = {each["metadata"]["name"] for each in world.listed(res.CONTROLLER_REVISIONS, "default")}
+        assert f"ds-{digest}" in names
+        assert len(names) == 2
+
+
+async def test_orphaned_pods_are_adopted_by_the_next_set_of_that_name() -> None:
+    async with World() as world:
+        world.node("n1")
+        world.daemon_set()
+        await reported(world, numberAvailable=1)
+        (before,) = world.pods()
+        world.api.delete(res.DAEMON_SETS, "ds", "default", propagation="Orphan")
+        await world.settle()
+        assert "ownerReferences" not in world.pods()[0]["metadata"]
+        world.daemon_set()
+        await reported(world, numberAvailable=1, updatedNumberScheduled=1)
+        (after,) = world.pods()
+        assert after["metadata"]["uid"] == before["metadata"]["uid"]

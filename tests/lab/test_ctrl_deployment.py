@@ -209,3 +209,47 @@ def test_pods_to_remove_first() -> None:
     ]
     order = [each["metadata"]["name"] for each in sorted(pods, key=replicaset.removal_order)]
     assert order == ["unbound", "pending", "unready", "young", "old"]
+
+
+async def test_set_of_the_same_name_is_a_collision() -> None:
+    async with World() as world:
+        world.node("n1")
+        make(world)
+        await world.settle()
+        (taken,) = world.listed(res.REPLICA_SETS)
+        world.api.delete(res.DEPLOYMENTS, "web", "default")
+        await world.settle()
+        other = {"matchLabels": {"app": "other"}}
+        world.create(
+            res.REPLICA_SETS, taken["metadata"]["name"], spec={"selector": other, "template": template("other")}
+        )
+        await world.settle()
+        make(world)
+        await world.until(lambda: status(world).get("availableReplicas") == 3)
+        assert status(world)["collisionCount"] == 1
+
+
+async def test_replica_set_adopts_a_matching_pod_and_releases_one_that_matches_no_more() -> None:
+    async with World() as world:
+        world.node("n1")
+        spec = {"containers": [{"name": "c", "image": "i"}]}
+        world.create(res.PODS, "stray", metadata={"labels": {"app": "r"}}, spec=spec)
+        selector = {"matchLabels": {"app": "r"}}
+        world.create(res.REPLICA_SETS, "r", spec={"replicas": 2, "selector": selector, "template": template("r")})
+        await world.settle()
+        assert len(world.pods()) == 2
+        assert objects.controller_uid(world.get(res.PODS, "stray"))
+        world.patch(res.PODS, "stray", {"metadata": {"labels": {"app": "free"}}})
+        await world.settle()
+        assert len(world.pods("app=r")) == 2
+        assert not objects.controller_uid(world.get(res.PODS, "stray"))
+
+
+async def test_min_ready_seconds_of_a_replica_set() -> None:
+    async with World(speed=200) as world:
+        world.node("n1")
+        make(world, 1, minReadySeconds=60)
+        await world.settle()
+        assert status(world)["readyReplicas"] == 1
+        assert "availableReplicas" not in status(world)
+        await world.until(lambda: status(world).get("availableReplicas") == 1)

@@ -179,3 +179,27 @@ async def test_node_that_comes_back_in_time_keeps_its_pods() -> None:
         world.node("n1")
         await world.settle()
         assert world.find(res.PODS, "p") is not None
+
+
+async def test_pod_that_was_never_bound_goes_although_a_finalizer_held_it() -> None:
+    async with World() as world:
+        spec = {"containers": [{"name": "c", "image": "i"}]}
+        world.create(res.PODS, "p", metadata={"finalizers": ["example.com/hold"]}, spec=spec)
+        await world.settle()
+        world.api.delete(res.PODS, "p", "default")
+        await world.settle()
+        assert objects.deleting(world.get(res.PODS, "p"))
+        world.patch(res.PODS, "p", {"metadata": {"finalizers": None}})
+        await world.settle()
+        assert world.find(res.PODS, "p") is None
+
+
+async def test_heartbeats_cause_no_write() -> None:
+    async with World() as world:
+        world.node("n1")
+        await world.settle()
+        before = world.api.store.revision
+        conditions = [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2030-01-01T00:00:00Z"}]
+        world.node_status("n1", conditions=conditions)
+        await world.settle()
+        assert world.api.store.revision == before + 1

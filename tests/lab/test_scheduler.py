@@ -11,6 +11,7 @@ from lab.ctrl_world import World, nodes_of, template
 from groundplane.lab import amounts, placement, scheduler
 from groundplane.lab import resources as res
 from groundplane.lab.controllers import objects
+from groundplane.lab.status import StatusError
 
 GPU = "nvidia.com/gpu"
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
@@ -333,3 +334,57 @@ def check_invariants(world: World) -> None:
             )
             fits = all(need <= free[name].get(kind, 0) for kind, need in needs.items() if need)
             assert not (admitted and fits), f"{each['metadata']['name']} would fit on {name}"
+
+
+async def test_anti_affinity_looks_into_the_namespaces_it_names() -> None:
+    async with World() as world:
+        world.node("n1")
+        world.create(res.NAMESPACES, "other", metadata={"labels": {"team": "a"}})
+        await world.settle()
+        spec = template("x")["spec"]
+        world.create(res.PODS, "there", "other", metadata={"labels": {"app": "x"}}, spec=spec)
+        await world.settle()
+        for name, reach, bound in (
+            ("own", {}, True),
+            ("named", {"namespaces": ["other"]}, False),
+            ("labelled", {"namespaceSelector": {"matchLabels": {"team": "a"}}}, False),
+            ("unlabelled", {"namespaceSelector": {"matchLabels": {"team": "b"}}}, True),
+        ):
+            affinity = required("podAntiAffinity", "x")
+            affinity["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0].update(reach)
+            pod(world, name, labels={"app": name}, affinity=affinity)
+            await world.settle()
+            assert bool(where(world, name)) is bound, name
+
+
+async def test_pod_is_tried_again_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with World() as world:
+        world.node("n1")
+        bind = world.api.bind
+        errors = iter([StatusError(500, "InternalError", "no"), RuntimeError("broken")])
+
+        def failing(*args: Any) -> Any:
+            error = next(errors, None)
+            if error is not None:
+                raise error
+            return bind(*args)
+
+        monkeypatch.setattr(world.api, "bind", failing)
+        pod(world, "p")
+        await world.until(lambda: where(world, "p") == "n1")
+
+
+async def test_node_that_leaves_with_its_pods_offers_nothing() -> None:
+    async with World() as world:
+        world.node("n1", gpus=1)
+        pod(world, "first", requests={GPU: "1"})
+        await world.settle()
+        world.api.delete(res.NODES, "n1")
+        pod(world, "second")
+        await world.settle()
+        assert message(world, "second") == scheduler.NO_NODES
+        world.node("n1", gpus=1)
+        pod(world, "third", requests={GPU: "1"})
+        await world.settle()
+        assert where(world, "second") == "n1"
+        assert "1 Insufficient nvidia.com/gpu" in message(world, "third")

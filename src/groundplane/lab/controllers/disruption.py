@@ -124,7 +124,8 @@ class DisruptionController:
             owner = objects.controller_of(pod)
             if owner is None:
                 about = objects.object_reference(found, "policy/v1", "PodDisruptionBudget")
-                text = f"Pods selected by this PodDisruptionBudget (selector of {found['metadata']['name']}) include pods that no controller manages"  # noqa: E501
+                name = found["metadata"]["name"]
+                text = f"Pods selected by PodDisruptionBudget {name} include pods that no controller manages"
                 self._recorder.event(about, NORMAL, "UnmanagedPods", text)
                 continue
             if owner["kind"] != "ReplicaSet":
