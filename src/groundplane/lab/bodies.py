@@ -1,4 +1,4 @@
-"""Request bodies: JSON and YAML, with the duplicate keys that strict field validation reports."""
+"""Request bodies: JSON, YAML and Kubernetes' protobuf, with the duplicate keys that strict field validation reports."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import msgspec
 import yaml
 
 from . import status
+from .schema import protobuf
 
-JSON_TYPES = ("application/json", "application/yaml")
+MEDIA_TYPES = ("application/json", "application/yaml", protobuf.MEDIA_TYPE)
 _decode = msgspec.json.Decoder().decode
 
 
 def read(body: bytes, media: str, duplicates: list[str] | None) -> Any:
     """Decode a body; paths of duplicate keys are appended to `duplicates` when it is not None. Raises the 400."""
     try:
+        if media == protobuf.MEDIA_TYPE:
+            return protobuf.decode(body)
         if "yaml" in media and not body.lstrip().startswith((b"{", b"[")):
             return _yaml(body)
         if duplicates is None:

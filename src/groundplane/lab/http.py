@@ -312,8 +312,8 @@ class Handler:
 
     async def _sent(self, context: Context, options: Options) -> Document:
         media = _media(context.request)
-        if media not in bodies.JSON_TYPES:
-            raise status.unsupported_media_type(bodies.JSON_TYPES)
+        if media not in bodies.MEDIA_TYPES:
+            raise status.unsupported_media_type(bodies.MEDIA_TYPES)
         duplicates = options.duplicates if context.query.get("fieldValidation") in ("Strict", "Warn") else None
         sent = await self._body(context, media, duplicates)
         if not isinstance(sent, dict):

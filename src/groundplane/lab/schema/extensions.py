@@ -18,6 +18,7 @@ LIST_MAPS: dict[tuple[str, str], tuple[str, ...]] = {
     ("ContainerStatus", "volumeMounts"): ("mountPath",),
     ("ContainerStatus", "allocatedResourcesStatus"): ("name",),
     ("ResourceRequirements", "claims"): ("name",),
+    ("ResourceStatus", "resources"): ("resourceID",),
     ("PodSpec", "containers"): ("name",),
     ("PodSpec", "initContainers"): ("name",),
     ("PodSpec", "ephemeralContainers"): ("name",),
@@ -54,7 +55,16 @@ LIST_MAPS: dict[tuple[str, str], tuple[str, ...]] = {
 KEY_DEFAULTS: dict[str, str] = {"protocol": "TCP"}
 """Defaults of list keys that a client may leave out (`x-kubernetes-list-map-keys` with a default)."""
 
-LIST_SETS: frozenset[tuple[str, str]] = frozenset({("ObjectMeta", "finalizers"), ("NodeSpec", "podCIDRs")})
+LIST_SETS: frozenset[tuple[str, str]] = frozenset(
+    {
+        ("ContainerRestartRuleOnExitCodes", "values"),
+        ("NodeSpec", "podCIDRs"),
+        ("ObjectMeta", "finalizers"),
+        ("PodFailurePolicyOnExitCodesRequirement", "values"),
+        ("UncountedTerminatedPods", "failed"),
+        ("UncountedTerminatedPods", "succeeded"),
+    }
+)
 """Lists of unique scalars (`x-kubernetes-list-type: set`)."""
 
 MERGE_KEYS: dict[tuple[str, str], str] = {
@@ -63,7 +73,6 @@ MERGE_KEYS: dict[tuple[str, str], str] = {
     ("PodSpec", "topologySpreadConstraints"): "topologyKey",
     ("PodStatus", "hostIPs"): "ip",
     ("ServiceSpec", "ports"): "port",
-    ("ServiceAccount", "imagePullSecrets"): "name",
     ("JobStatus", "conditions"): "type",
 }
 """Strategic merge keys that differ from the first list key, or belong to lists that apply treats as atomic."""
@@ -71,7 +80,7 @@ MERGE_KEYS: dict[tuple[str, str], str] = {
 NO_MERGE_KEY: frozenset[tuple[str, str]] = frozenset(
     {
         ("ResourceRequirements", "claims"),
-        ("ContainerStatus", "allocatedResourcesStatus"),
+        ("ResourceStatus", "resources"),
         ("CustomResourceDefinitionStatus", "conditions"),
         ("ResourceClaimStatus", "devices"),
     }
@@ -82,6 +91,7 @@ RETAIN_KEYS: frozenset[tuple[str, str]] = frozenset(
     {
         ("PodSpec", "volumes"),
         ("PodSpec", "resourceClaims"),
+        ("PodStatus", "resourceClaimStatuses"),
         ("DeploymentSpec", "strategy"),
     }
 )
@@ -92,12 +102,12 @@ MERGED_SCALARS: frozenset[tuple[str, str]] = frozenset({("ObjectMeta", "finalize
 
 ATOMIC_STRUCTS: frozenset[str] = frozenset(
     {
-        "AttachedVolume", "ConfigMapKeySelector", "FileKeySelector", "LabelSelector", "LocalObjectReference",
+        "ConfigMapKeySelector", "CrossVersionObjectReference", "EndpointAddress", "EndpointPort", "FileKeySelector",
+        "LabelSelector", "LocalObjectReference",
         "NodeSelector", "NodeSelectorTerm", "ObjectFieldSelector", "ObjectReference", "OwnerReference",
         "ResourceFieldSelector", "RoleRef", "ScopeSelector", "SecretKeySelector",
         "SecretReference", "Subject", "TopologySelectorTerm", "TypedLocalObjectReference",
         "ContainerExtendedResourceRequest",
-
     }
 )  # fmt: skip
 """Objects that server-side apply owns as a whole (`x-kubernetes-map-type: atomic`)."""
