@@ -8,6 +8,8 @@ import pytest
 from operator_harness import GPU_LABELS, NS, Cluster, policy_document
 
 from groundplane.api import names
+from groundplane.operands import stack
+from groundplane.operator import observe
 
 MERGE = ("PATCH", "nodes")
 
@@ -670,3 +672,105 @@ async def test_openshift(cluster: Cluster) -> None:
     cluster.api.remove("imagestreams", "driver-toolkit", "openshift")
     await cluster.until(lambda: cluster.operator.metrics.get("openshift_driver_toolkit_imagestream_missing") == 1)
     assert cluster.operator.metrics.get("openshift_driver_toolkit_enabled") == -1
+
+
+# --- rare trouble -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_status_that_cannot_be_written_is_tried_again(cluster: Cluster) -> None:
+    cluster.nodes(1)
+    cluster.policy()
+    refusals = iter([403, 409, 500, 500, 500, 403])
+    cluster.api.fault = lambda verb, plural, _name: (
+        next(refusals, None) if (verb, plural) == ("patch", "clusterpolicies") else None
+    )
+    cluster.start()
+    await cluster.ready()
+    assert next(refusals, None) is None
+
+
+async def test_a_namespace_that_cannot_be_labelled_is_told(cluster: Cluster) -> None:
+    document = policy_document()
+    document["spec"]["psa"] = {"enabled": True}
+    cluster.policy(document=document)
+    cluster.nodes(1)
+    refuse = True
+    cluster.api.fault = lambda verb, plural, _name: (
+        403 if refuse and (verb, plural) == ("patch", "namespaces") else None
+    )
+    cluster.start()
+    await cluster.until(lambda: cluster.condition().get("reason") == "ReconcileFailed")
+    assert "namespace gpu-operator" in cluster.condition()["message"]
+    refuse = False
+    await cluster.ready()
+
+
+async def test_a_referenced_secret_that_cannot_be_read_is_told(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observe, "LOOK_UP_S", 0.02)
+    document = policy_document()
+    document["spec"]["driver"]["secretEnv"] = "hidden"
+    cluster.policy(document=document)
+    cluster.nodes(1)
+    cluster.api.add("secrets", "hidden", NS, data={"A": "Zg=="})
+    refuse = True
+    cluster.api.fault = lambda verb, plural, _name: 403 if refuse and (verb, plural) == ("get", "secrets") else None
+    cluster.start()
+    await cluster.until(lambda: "cannot read Secret hidden" in cluster.condition().get("message", ""))
+    refuse = False
+    await cluster.ready()
+    cluster.edit_spec(lambda spec: spec["driver"].pop("secretEnv"))
+    await cluster.ready()
+
+
+async def test_an_unreadable_status_is_written_anew(cluster: Cluster) -> None:
+    cluster.nodes(1)
+    cluster.policy()
+    cluster.api.edit("clusterpolicies", "cluster-policy", lambda obj: obj.update(status={"conditions": [1]}))
+    cluster.start()
+    await cluster.ready()
+    assert cluster.condition("Ready")["reason"] == "Reconciled"
+
+
+async def test_an_error_of_the_operator_itself_is_counted_and_does_not_end_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    cluster.nodes(1)
+    cluster.policy()
+    with monkeypatch.context() as patched:
+        patched.setattr(stack, "render", broken)
+        cluster.start()
+        await cluster.until(lambda: cluster.operator and cluster.operator.metrics.get("reconciliation_status") == -2)
+    await cluster.ready()
+    assert any(event["reason"] == "OperatorError" for event in cluster.api.all("events").values())
+
+
+async def test_a_policy_deleted_during_a_pass(cluster: Cluster) -> None:
+    cluster.nodes(1)
+    cluster.policy()
+
+    def vanish(verb: str, plural: str, _name: str) -> None:
+        if (verb, plural) == ("patch", "clusterpolicies"):
+            cluster.api.remove("clusterpolicies", "cluster-policy")
+
+    cluster.api.fault = vanish
+    cluster.start()
+    await cluster.until(lambda: cluster.api.requests["patch", "clusterpolicies"])
+    await cluster.quiet()
+    assert cluster.api.requests["patch", "clusterpolicies"] <= 3, "no hot loop"
+    cluster.policy()
+    cluster.api.fault = lambda *_: None
+    await cluster.ready()
+
+
+async def test_a_policy_under_deletion_is_left_alone(cluster: Cluster) -> None:
+    cluster.nodes(1)
+    cluster.policy(deletionTimestamp="2026-01-01T00:00:00Z")
+    cluster.start()
+    await cluster.until(lambda: names.GPU_PRESENT in cluster.labels("gpu-000"))
+    await cluster.quiet()
+    assert cluster.ours() == {}

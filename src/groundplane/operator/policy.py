@@ -74,9 +74,9 @@ def _with_hint(path: str) -> str:
 
 
 def decode(document: Mapping[str, Any]) -> Decoded:
-    """Read a policy document; never raises for what a person may have written."""
+    """Read a policy document; never raises for what a person may have written. Its status does not count."""
     try:
-        loaded = codec.load_cluster_policy(document)
+        loaded = codec.load_cluster_policy({key: value for key, value in document.items() if key != "status"})
     except codec.PolicyError as error:
         return Decoded(problem=str(error))
     return Decoded(loaded.policy, unknown=tuple(loaded.unknown))
@@ -155,7 +155,12 @@ class Policies:
             guard=guard,
         )
         self._controller: Controller[str] = Controller(
-            "clusterpolicy", guard(self._reconcile), workers=1, clock=clock.monotonic, sleep=clock.sleep
+            "clusterpolicy",
+            guard(self._reconcile),
+            workers=1,
+            on_error=self._failed,
+            clock=clock.monotonic,
+            sleep=clock.sleep,
         )
 
     @property
@@ -216,6 +221,15 @@ class Policies:
         self._figures.set("gpu_nodes_total", self._nodes.fleet.gpu_nodes)
         if self._active is not None:
             self._controller.add(self._active)
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """A pass raised what it should not: the operator itself is wrong (5.6)."""
+        if name == self._active:
+            self._figures.count_pass(failed=True)
+            self._figures.set("reconciliation_status", metrics.OPERATOR_ERROR)
+            document = self._caches.policies.get(name)
+            if document is not None:
+                self._events.event(document, "Warning", "OperatorError", f"the operator failed: {error!r}")
 
     def _nodes_settled(self) -> None:
         if self._waits_for_nodes:
