@@ -265,8 +265,7 @@ async def test_logs_follow_and_exec() -> None:
         lines: list[bytes] = []
 
         async def follow() -> None:
-            async for line in kubelet.logs("default", "p", follow=True, tail_lines=1):
-                lines.append(line)
+            lines.extend([line async for line in kubelet.logs("default", "p", follow=True, tail_lines=1)])
 
         await asyncio.wait_for(follow(), 10)
         assert lines == [b"b\n", b"c\n"]

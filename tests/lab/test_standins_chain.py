@@ -1,6 +1,7 @@
 """The whole stack on simulated nodes: what the operator renders, run by kubelets, from bare nodes to a CUDA check."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from groundplane.lab.controllers import Controllers
 from groundplane.lab.scheduler import Scheduler
 from groundplane.operands import facts, stack
 
-POLICY = "tests/data/clusterpolicy/26.7.0-{}.yaml"
+POLICIES = Path(__file__).parents[1] / "data" / "clusterpolicy"
 NS = "gpu-operator"
 GPU_LABELS = {
     names.GPU_PRESENT: "true",
@@ -28,8 +29,7 @@ GPU_LABELS = {
 
 
 def rendered(variant: str) -> list[dict[str, Any]]:
-    with open(POLICY.format(variant)) as file:
-        loaded = codec.load_cluster_policy(yaml.safe_load(file))
+    loaded = codec.load_cluster_policy(yaml.safe_load((POLICIES / f"26.7.0-{variant}.yaml").read_text()))
     node = facts.GpuNode(name="n1", kernel="6.8.0-60-generic", os_id="ubuntu", os_version="24.04")
     owner = facts.Owner(name="cluster-policy", uid="00000000-0000-0000-0000-000000000001")
     found = stack.render(loaded.policy.spec, facts.ClusterFacts(namespace=NS, nodes=(node,), owner=owner))

@@ -118,7 +118,7 @@ class Shell:
                 self.quiet -= tested
             if self.ctx.stopping.is_set() and "TERM" in self.traps:
                 await self.run_trap("TERM")
-            if self.status and "e" in self.options and not self.quiet:
+            if self.status and "e" in self.options and not (self.quiet or tested):
                 raise _Exit(self.status)
 
     async def run_trap(self, signal: str) -> None:
@@ -577,9 +577,9 @@ async def _read(shell: Shell, arguments: list[str]) -> int:
     line = await shell.ctx.stdin.line()
     text = line.decode().rstrip("\n")
     separators = shell.variables.get("IFS")
-    values = text.split(None, max(0, len(names) - 1)) if not separators else text.split(separators, len(names) - 1)
+    values = [text] if separators == "" else [value.strip() for value in text.split(separators, max(0, len(names) - 1))]
     for number, name in enumerate(names):
-        shell.variables[name] = values[number].strip() if number < len(values) else ""
+        shell.variables[name] = values[number] if number < len(values) else ""
     return 0 if line else 1
 
 

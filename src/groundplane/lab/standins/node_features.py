@@ -14,7 +14,7 @@ from ..clock import LabClock
 from ..host import SimulatedHost
 
 INTERVAL_S = 60.0
-LEAST_REAL_S = 1.0
+LEAST_REAL_S = 5.0
 MANAGER = "nfd-master"
 OWNED = "nfd.node.kubernetes.io/feature-labels"
 _CLASSES = ("02", "03")
