@@ -99,8 +99,8 @@ def test_a_referenced_config_map_must_be_given_and_then_is_mounted(tmp_path: Pat
     assert "mirrors" in refused.stderr
     assert "state-driver" in refused.stderr
     given = tmp_path / "cm.yaml"
-    given.write_text(yaml.safe_dump(
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mirrors"}, "data": {"a.list": ""}}))  # fmt: skip
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mirrors"}, "data": {"a.list": ""}}
+    given.write_text(yaml.safe_dump(config))
     accepted = run("-f", str(path), "--with", str(given))
     assert accepted.exit_code == 0, accepted.output
     assert "/etc/apt/sources.list.d/a.list" in accepted.stdout
@@ -155,3 +155,13 @@ def test_crds(output: str) -> None:
     document = yaml.safe_load(text)
     assert document["metadata"]["name"] == "clusterpolicies.nvidia.com"
     assert list(document)[:3] == ["apiVersion", "kind", "metadata"]
+
+
+def test_objects_name_their_owner_only_when_its_uid_is_known() -> None:
+    policy = yaml.safe_load(Path(DEFAULT).read_text())
+    policy["metadata"]["uid"] = "6f0d9f6c-0000-4000-8000-000000000001"
+    owned = [item for item in yaml.safe_load_all(run("-f", "-", stdin=yaml.safe_dump(policy)).stdout) if item]
+    free = [item for item in yaml.safe_load_all(run("-f", DEFAULT).stdout) if item]
+    assert len(owned) == len(free)
+    assert {item["metadata"]["ownerReferences"][0]["uid"] for item in owned} == {policy["metadata"]["uid"]}
+    assert not any("ownerReferences" in item["metadata"] for item in free)

@@ -151,7 +151,10 @@ def offline(
     config_maps: Mapping[str, tuple[str, ...] | None] | None = None,
     secrets: Mapping[str, tuple[str, ...] | None] | None = None,
 ) -> Offline:
-    """Render ``policy`` as for a cluster of ``nodes``."""
+    """Render ``policy`` as for a cluster of ``nodes``.
+
+    A policy from a file has no uid yet; its objects then carry no ownerReference, which an API server would refuse.
+    """
     fleet, changes = fleet_of(nodes, policy, release)
     facts = ClusterFacts(
         namespace=namespace,
@@ -162,7 +165,7 @@ def offline(
         default_images=default_images or {},
         config_maps=config_maps or {},
         secrets=secrets or {},
-        owner=Owner(name=policy.metadata.name, uid=policy.metadata.uid or OWNER_UNKNOWN),
+        owner=Owner(name=policy.metadata.name, uid=uid) if (uid := policy.metadata.uid) else None,
     )
     rendered = stack.render(policy.spec, facts)
     problems = [*refusals(policy.spec, release).values(), *(str(each.error) for each in rendered if each.error)]
