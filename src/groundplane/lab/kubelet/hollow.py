@@ -65,7 +65,13 @@ _RESOURCES = {"cpu": "128", "memory": "2113929216Ki", "ephemeral-storage": "9373
 def node(name: str, now: str) -> dict[str, Any]:
     """A GPU node as large as a real one: about 50 labels and 20 images."""
     conditions = [
-        (kind, kind == "Ready", reason, "")
+        {
+            "type": kind,
+            "status": "True" if kind == "Ready" else "False",
+            "reason": reason,
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        }
         for kind, reason in (
             ("MemoryPressure", "KubeletHasSufficientMemory"),
             ("DiskPressure", "KubeletHasNoDiskPressure"),
@@ -91,7 +97,7 @@ def node(name: str, now: str) -> dict[str, Any]:
         "status": {
             "capacity": dict(_RESOURCES),
             "allocatable": dict(_RESOURCES),
-            "conditions": merge_conditions((), conditions, now),
+            "conditions": conditions,
             "addresses": [{"type": "InternalIP", "address": node_ip(name)}, {"type": "Hostname", "address": name}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
             "nodeInfo": {
