@@ -1,0 +1,286 @@
+"""Stand-ins one by one: what each checks of the host and what it leaves there."""
+
+import asyncio
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groundplane.api import names
+from groundplane.lab import api, clock, host, images, nodes, programs, resources
+from groundplane.lab.standins import cuda_check, driver, driver_manager, gpu_feature_discovery, node_features, toolkit
+from groundplane.node.hostroot import HostRoot
+
+VALIDATIONS = names.VALIDATIONS_DIR
+
+
+class Node:
+    """One host with a Node object; runs programs as containers that see the host's files as operands do."""
+
+    def __init__(self, folder: Path, **fields: Any) -> None:
+        self.api = api.Api()
+        self.host = host.SimulatedHost(HostRoot(folder), nodes.NodeSpec("n", **fields))
+        self.api.create(resources.NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
+        self.stopping = asyncio.Event()
+        self.output = bytearray()
+
+    def context(self, image: str, *argv: str, tag: str = "1", **env: str) -> programs.ContainerContext:
+        root = self.host.root
+        mounts = [programs.Mount("/host", root), programs.Mount("/driver-root", root, names.DRIVER_ROOT)]
+        same = ("/run/nvidia", "/var/run/cdi", "/usr/local/nvidia", "/etc/containerd", "/proc", "/sys", "/dev")
+        mounts += [programs.Mount(path, root, path) for path in same]
+        container = programs.Container(
+            host=self.host,
+            api=self.api,
+            clock=clock.LabClock(5000),
+            registry=programs.ProgramRegistry.standard(),
+            pod={"metadata": {"name": "p", "namespace": "default"}, "spec": {}},
+            spec={"name": "c", "image": f"lab/{image}:{tag}"},
+            image=images.IMAGES[image],
+            rootfs=HostRoot(root.mkdir("/rootfs")),
+            mounts=tuple(mounts),
+            env=env,
+            stopping=self.stopping,
+        )
+        return programs.ContainerContext(container, argv or images.IMAGES[image].entrypoint, out=self.output.extend)
+
+    async def run(self, image: str, *argv: str, **more: str) -> int:
+        return await self.context(image, *argv, **more).run()
+
+    async def validate(self, component: str, **env: str) -> int:
+        return await self.run("gpu-operator", "nvidia-validator", COMPONENT=component, NODE_NAME="n", **env)
+
+    def labels(self) -> dict[str, str]:
+        found: dict[str, str] = self.api.get(resources.NODES, "n")["metadata"].get("labels") or {}
+        return found
+
+    @property
+    def text(self) -> str:
+        return self.output.decode()
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    return tmp_path_factory.mktemp("h")
+
+
+GPUS = (nodes.GpuSpec("A100", 2),)
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("nvcr.io/nvidia/driver:580.126.20-ubuntu24.04", "580.126.20"),
+        ("driver:595.91.07-rhel9.6", "595.91.07"),
+        ("driver:580-6.8.0-60-generic-ubuntu24.04", "580.00"),
+    ],
+)
+def test_driver_version_of_an_image(image: str, version: str) -> None:
+    assert driver.version_of(image) == version
+
+
+async def test_driver_loads_and_unloads(folder: Path) -> None:
+    node = Node(folder, gpus=GPUS)
+    task = asyncio.create_task(node.run("driver", tag="580.126.20-ubuntu24.04", DRIVER_CONFIG_DIGEST="7"))
+    while "waiting for signal" not in node.text:
+        await asyncio.sleep(0.001)
+    assert node.host.driver_version == "580.126.20"
+    assert node.host.modules() == ["nvidia", "nvidia_uvm", "nvidia_modeset"]
+    assert node.host.root.read_text(f"{VALIDATIONS}/.driver-daemons-status") == "Ready\n"
+    assert node.host.root.is_dir(names.DRIVER_ROOT + "/dev")
+    node.stopping.set()
+    assert await task == 0
+    assert (node.host.modules(), node.host.device_nodes()) == ([], [])
+    assert not node.host.root.exists(names.DRIVER_ROOT)
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"), [({"gpus": GPUS, "host_driver": "550.1.2"}, "already installed"), ({}, "No NVIDIA GPU")]
+)
+async def test_driver_refuses(folder: Path, fields: dict[str, Any], complaint: str) -> None:
+    node = Node(folder, **fields)
+    assert await node.run("driver") == 1
+    assert complaint in node.text
+
+
+async def test_driver_manager_marks_a_host_driver(folder: Path) -> None:
+    node = Node(folder, gpus=GPUS, host_driver="550.1.2")
+    assert await node.run("k8s-driver-manager", "driver-manager", "uninstall_driver") == 1
+    assert node.labels()[names.DEPLOY_DRIVER] == "pre-installed"
+
+
+@pytest.mark.parametrize(
+    ("digest", "unloaded"), [("7", False), ("8", True)], ids=["same configuration", "other configuration"]
+)
+async def test_driver_manager_unloads_and_gives_labels_back(folder: Path, digest: str, unloaded: bool) -> None:
+    node = Node(folder, gpus=GPUS)
+    node.host.load_module("nvidia", version="580.1")
+    node.host.root.write_atomic(driver_manager.STATE_FILE, "7\n")
+    before = {
+        names.DEPLOY_TOOLKIT: "true",
+        names.DEPLOY_DCGM: "false",
+        names.DEPLOY_GFD: "x",
+        names.DEPLOY_DRIVER: "true",
+    }
+    node.api.patch(resources.NODES, "n", {"metadata": {"labels": before}}, type="merge")
+    code = await node.run("k8s-driver-manager", "driver-manager", "uninstall_driver", DRIVER_CONFIG_DIGEST=digest)
+    assert code == 0
+    assert node.host.loaded("nvidia") is not unloaded
+    assert node.labels() == before
+
+
+async def test_driver_manager_reports_a_driver_in_use(folder: Path) -> None:
+    node = Node(folder, gpus=GPUS)
+    node.host.load_module("nvidia", version="580.1")
+    node.host.root.write_atomic("/sys/module/nvidia/refcnt", "1\n")
+    with pytest.raises(host.HostError, match="in use"):
+        await node.run("k8s-driver-manager", "driver-manager", "uninstall_driver")
+
+
+@pytest.mark.parametrize("config", ["", 'version = 2\n# mine\n[plugins."x"]\n  y = 1\n'])
+async def test_toolkit_configures_and_reverts(folder: Path, config: str) -> None:
+    node = Node(folder, gpus=GPUS, host_driver="550.1.2")
+    path = "/etc/containerd/config.toml"
+    if config:
+        node.host.root.write_atomic(path, config)
+    before = node.host.root.read_text(path)
+    task = asyncio.create_task(node.run("container-toolkit", RUNTIME="containerd", CDI_ENABLED="true"))
+    while "waiting for a signal" not in node.text:
+        await asyncio.sleep(0.001)
+    assert set(node.host.runtime_handlers) >= set(toolkit.HANDLERS)
+    assert node.host.runtime_handlers["nvidia"] == "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+    assert tomllib.loads(node.host.root.read_text(path))["imports"] == ["/etc/containerd/conf.d/*.toml"]
+    assert "management.nvidia.com/gpu=all" in node.host.cdi_devices()
+    node.stopping.set()
+    assert await task == 0
+    assert "nvidia" not in node.host.runtime_handlers
+    assert node.host.root.read_text(path) == before
+
+
+async def test_toolkit_leaves_a_malformed_configuration_alone(folder: Path) -> None:
+    node = Node(folder, gpus=GPUS, host_driver="550.1.2")
+    node.host.root.write_atomic("/etc/containerd/config.toml", "[[[")
+    assert await node.run("container-toolkit", RUNTIME="containerd") == 1
+    assert "malformed" in node.text
+    assert node.host.root.read_text("/etc/containerd/config.toml") == "[[["
+
+
+async def test_toolkit_needs_the_driver(folder: Path) -> None:
+    node = Node(folder, gpus=GPUS)
+    assert await node.run("container-toolkit", RUNTIME="containerd", CDI_ENABLED="true") == 1
+    assert "is the driver loaded" in node.text
+
+
+async def test_validator_driver_facts(folder: Path) -> None:
+    node = Node(folder, gpus=GPUS)
+    assert await node.validate("driver") == 1
+    assert not node.host.root.exists(f"{VALIDATIONS}/driver-ready")
+    for file in ("/usr/bin/nvidia-smi", "/usr/lib64/libnvidia-ml.so.1"):
+        node.host.root.write_atomic(names.DRIVER_ROOT + file, "x")
+    assert await node.validate("driver") == 1
+    assert "module nvidia is not loaded" in node.text
+    node.host.load_module("nvidia", version="580.1")
+    assert await node.validate("driver") == 0
+    assert node.host.root.read_text(f"{VALIDATIONS}/driver-ready") == (
+        "IS_HOST_DRIVER=false\nNVIDIA_DRIVER_ROOT=/run/nvidia/driver\nDRIVER_ROOT_CTR_PATH=/driver-root\n"
+        "NVIDIA_DEV_ROOT=/\nDEV_ROOT_CTR_PATH=/host\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("component", "prepare", "file"),
+    [
+        ("nvidia-fs", lambda n: n.host.load_module("nvidia_fs"), "nvidia-fs-ready"),
+        ("gdrcopy", lambda n: n.host.load_module("gdrdrv"), "gdrcopy-ready"),
+        ("nvidia-peermem", lambda n: n.host.load_module("nvidia_peermem"), "nvidia-peermem-ready"),
+        (
+            "vfio-pci",
+            lambda n: [
+                n.host.root.write_atomic(f"/sys/bus/pci/drivers/vfio-pci/{g.pci_address}", "") for g in n.host.gpus
+            ],
+            "vfio-pci-ready",
+        ),
+    ],
+)
+async def test_validator_components_wait_for_the_host(folder: Path, component: str, prepare: Any, file: str) -> None:
+    node = Node(folder, gpus=GPUS)
+    assert await node.validate(component) == 1
+    assert not node.host.root.exists(f"{VALIDATIONS}/{file}")
+    prepare(node)
+    assert await node.validate(component) == 0
+    assert node.host.root.read_text(f"{VALIDATIONS}/{file}") == ""
+
+
+async def test_validator_names_its_components(folder: Path) -> None:
+    node = Node(folder)
+    assert await node.validate("everything") == 1
+    assert "expected one of driver, toolkit, cuda, plugin" in node.text
+    assert await node.validate("toolkit") == 1
+    assert "did not inject the driver" in node.text
+
+
+def test_feature_labels(folder: Path) -> None:
+    node = Node(folder, gpus=(*GPUS, nodes.GpuSpec("T4", 1)), host_driver="580.126.20")
+    found = gpu_feature_discovery.labels(node.host, 5)
+    assert {key: found["nvidia.com/" + key] for key in ("gpu.product", "gpu.count", "gpu.memory", "gpu.family")} == {
+        "gpu.product": "NVIDIA-A100-SXM4-80GB",
+        "gpu.count": "2",
+        "gpu.memory": "81920",
+        "gpu.family": "ampere",
+    }
+    assert found["nvidia.com/cuda.driver-version.full"] == "580.126.20"
+    assert found["nvidia.com/mig.capable"] == "true"
+    assert gpu_feature_discovery.labels(Node(folder / "x", gpus=GPUS).host, 5) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("NVIDIA TITAN X (Pascal)", "NVIDIA-TITAN-X-Pascal"),
+        ("Standard PC (Q35 + ICH9, 2009)", "Standard-PC-Q35-ICH9-2009"),
+    ],
+)
+def test_sanitise(text: str, expected: str) -> None:
+    assert gpu_feature_discovery.sanitise(text) == expected
+
+
+def test_node_features_follow_the_hardware(folder: Path) -> None:
+    node = Node(folder, gpus=GPUS)
+    node_features.publish(node.api, node.host)
+    assert node.labels()["feature.node.kubernetes.io/pci-10de.present"] == "true"
+    assert node.labels()[names.OS_RELEASE_VERSION_MAJOR] == "24"
+    node.host.root.remove("/sys/bus/pci/devices")
+    node_features.publish(node.api, node.host)
+    assert "feature.node.kubernetes.io/pci-10de.present" not in node.labels()
+    version = node.api.get(resources.NODES, "n")["metadata"]["resourceVersion"]
+    node_features.publish(node.api, node.host)
+    assert node.api.get(resources.NODES, "n")["metadata"]["resourceVersion"] == version
+
+
+def test_cuda_check_names_the_lowest_missing_layer(folder: Path) -> None:
+    node = Node(folder, gpus=GPUS)
+    ctx = node.context("cuda-sample")
+
+    def layer() -> str:
+        missing = cuda_check.missing_layer(ctx)
+        return missing[0] if missing else ""
+
+    assert layer() == "driver"
+    node.host.load_module("nvidia", version="580.1")
+    assert layer() == "runtime"
+    node.host.nri_plugins.add("toolkit")
+    assert layer() == "device plugin"
+    ctx.container.gpus, ctx.container.driver_injected = node.host.gpus[:1], True
+    assert layer() == ""
+    assert cuda_check.missing_layer(Node(folder / "x").context("cuda-sample")) is not None
+
+
+async def test_nvidia_smi(folder: Path) -> None:
+    node = Node(folder, gpus=GPUS)
+    assert await node.run("driver", "nvidia-smi") == 9
+    node.host.load_module("nvidia", version="580.1")
+    node.output.clear()
+    assert await node.run("driver", "nvidia-smi", "--query-gpu=index,driver_version", "--format=csv,noheader") == 0
+    assert node.text == "0, 580.1\n1, 580.1\n"
