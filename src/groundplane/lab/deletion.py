@@ -1,4 +1,6 @@
-"""Deleting: finalizers, propagation, graceful deletion of pods, namespaces, and what happens when nothing holds an object."""
+"""Deleting: finalizers, propagation, graceful deletion of pods, namespaces, and what happens when nothing
+holds an object.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,8 @@ def delete(
     elif res is resources.CUSTOM_RESOURCE_DEFINITIONS and not dry_run:
         crd.before_delete(api, old)
         old = api.stored(res, meta["name"])
-        document = {**old.document, "metadata": {**old.document["metadata"], **meta}}
-        meta = document["metadata"]
-        meta["resourceVersion"] = old.document["metadata"]["resourceVersion"]
+        meta = dict(old.document["metadata"])
+        document = {**old.document, "metadata": meta}
     held = bool(meta.get("finalizers")) or _has_spec_finalizers(res, document)
     if not held and not grace:
         return finish(api, res, old, document) if not dry_run else old.document

@@ -231,7 +231,10 @@ def _paths(resource: Resource, name: str) -> dict[str, Document]:
         return {collection: {"post": operation("post", **body)}}
     patch = {
         "parameters": [*_WRITE_PARAMETERS, _FORCE],
-        "requestBody": {"content": {media: {"schema": {"type": "object"}} for media in _PATCHES}, "required": True},
+        "requestBody": {
+            "content": {media: {"schema": {"type": "object"}} for media in _PATCHES[: 3 if resource.custom else 4]},
+            "required": True,
+        },
     }
     return {
         collection: {"get": operation("list"), "post": operation("post", **body)},

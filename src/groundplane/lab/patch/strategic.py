@@ -6,6 +6,7 @@ follow Kubernetes' "Strategic Merge Patch" design note; which list merges by whi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -127,7 +128,7 @@ def _list_directives(result: dict[str, Any], patch: dict[str, Any], schema: Sche
             held = result.get(name)
             if name not in patch and isinstance(held, list):
                 merge_key = _field(schema, name).merge_key
-                result[name] = _ordered(held, value, held, lambda item, key=merge_key: _identity(item, key))
+                result[name] = _ordered(held, value, held, functools.partial(_identity, key=merge_key))
     return result
 
 

@@ -94,8 +94,9 @@ def _field(cls: type[msgspec.Struct], attribute: str, name: str, module: Any, do
 
 def _annotation(cls: type, attribute: str) -> object:
     for base in cls.__mro__:
-        if attribute in base.__dict__.get("__annotations__", {}):
-            return base.__dict__["__annotations__"][attribute]
+        own = inspect.get_annotations(base)
+        if attribute in own:
+            return own[attribute]
     raise TypeError(f"{cls.__name__}.{attribute} has no annotation")
 
 
@@ -115,11 +116,18 @@ def _parse(text: str, module: Any, place: tuple[str, str]) -> Schema:
         return scalar
     owner, _, _ = text.rpartition(".")
     source = getattr(module, owner) if owner else module
-    return of_class(getattr(source, name))
+    found = getattr(source, name)
+    if isinstance(found, type) and issubclass(found, msgspec.Struct):
+        return of_class(found)
+    return types.STRING_SCHEMA if found is str else types.ANY_SCHEMA
 
 
-_INT64 = frozenset({"generation", "observedGeneration", "activeDeadlineSeconds", "terminationGracePeriodSeconds", "runAsUser",
-                    "runAsGroup", "fsGroup", "revision", "sizeBytes", "tolerationSeconds", "deletionGracePeriodSeconds"})  # fmt: skip
+_INT64 = frozenset(
+    {
+        "activeDeadlineSeconds", "deletionGracePeriodSeconds", "fsGroup", "generation", "observedGeneration", "revision",
+        "runAsGroup", "runAsUser", "sizeBytes", "terminationGracePeriodSeconds", "tolerationSeconds",
+    }
+)  # fmt: skip
 _LONG = Schema(types.INTEGER, format="int64")
 _BYTES = Schema(types.STRING, format="byte")
 _STRING_MAP = Schema(types.MAP, item=types.STRING_SCHEMA)

@@ -1,8 +1,9 @@
-"""From a client's document to an object of a kind: types checked, unknown fields found and dropped, zero values dropped.
+"""From a client's document to an object of a kind: types checked, unknown fields found and dropped, zero
+values dropped.
 
 `Decoder.clean` returns the document in the form the API server would give back. Parts that are the very same Python
 objects as in the previous version of the object (`base`) are trusted and skipped, which makes small patches of large
-objects cheap.
+objects cheap. Scalars and wrong types in custom resources are left to `lab/crd_rules.py`, which says more about them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from .types import Schema
 _QUANTITY = re.compile(r"^[+-]?(\d+(\.\d*)?|\.\d+)(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?\d+))?$")
 _TIME = re.compile(r"^\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})$")
 _WORDS = {bool: "bool", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+_CONTAINERS: dict[str, type] = {types.OBJECT: dict, types.MAP: dict, types.ARRAY: list}
 _GO = {types.STRING: "string", types.INTEGER: "int32", types.NUMBER: "float64", types.BOOLEAN: "bool"}
 
 
@@ -34,6 +36,8 @@ class Decoder:
         if value is base and base is not None:
             return value
         kind = schema.type
+        if schema.rules is not None and not isinstance(value, _CONTAINERS.get(kind, ())):
+            return value
         if kind == types.OBJECT:
             if schema.open:
                 return self._open(value, schema, path, owner)
@@ -60,9 +64,14 @@ class Decoder:
         for key, item in value.items():
             field = fields.get(key)
             if field is None:
-                self.unknown.append(f"{path}.{key}" if path else key)
+                if schema.item is not None:  # x-kubernetes-preserve-unknown-fields
+                    result[key] = item
+                else:
+                    self.unknown.append(f"{path}.{key}" if path else key)
                 continue
             if item is None:
+                if field.schema.rules is not None:
+                    result[key] = None
                 continue
             kept = self.clean(item, field.schema, f"{path}.{key}" if path else key, before.get(key), schema.name)
             if field.zero_absent and not kept:

@@ -1,7 +1,7 @@
 """What Kubernetes' published schema says beyond lightkube's Structs: list keys, patch strategies, zero values.
 
-Source: the `x-kubernetes-*` extensions of the OpenAPI document and the `omitempty` tags of the API types. A list that is
-not named here is atomic.
+Source: the `x-kubernetes-*` extensions of the OpenAPI document and the `omitempty` tags of the API types. A
+list that is not named here is atomic.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Objects sent in Kubernetes' protobuf encoding, which kubectl uses for requests of typed clients (`create`, `auth can-i`).
+"""Objects sent in Kubernetes' protobuf encoding, which kubectl uses for requests of typed clients (`create`,
+`auth can-i`).
 
 Field numbers come from `wire.txt`. Only decoding is needed: answers are always JSON, which every client takes.
 """
