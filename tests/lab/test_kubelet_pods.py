@@ -282,3 +282,55 @@ async def test_exec_of_an_unknown_command_says_so() -> None:
         assert code == 127
         assert 'exec: "gdb": executable file not found in $PATH' in text
         assert await b.exec("p", "sh", "-c", "echo $HOSTNAME | grep p && ls /proc | head -1") == (0, "p\nmodules\n")
+
+
+async def test_a_malformed_cdi_spec_holds_the_container_not_the_node() -> None:
+    async with bench() as b:
+        host = b.node().host
+        host.nri_plugins.add("toolkit")
+        host.root.write_atomic("/var/run/cdi/bad.json", "{")
+        annotation = {"nvidia.cdi.k8s.io/container.main": "management.nvidia.com/gpu=all"}
+        b.pod("p", container(script=SLEEP), metadata={"annotations": annotation})
+        await b.until(lambda: b.waiting("p") == "CreateContainerError", "the error")
+        assert "bad.json is malformed" in b.status("p")["containerStatuses"][0]["state"]["waiting"]["message"]
+        host.root.write_atomic("/var/run/cdi/bad.json", '{"kind": "x/y", "devices": []}')
+        await b.until(lambda: "unresolvable CDI devices" in str(b.status("p")), "the next error")
+
+
+async def test_a_host_path_below_a_file_is_a_failed_mount() -> None:
+    async with bench() as b:
+        b.node().host.root.write_atomic("/etc/file", "")
+        volumes = [{"name": "v", "hostPath": {"path": "/etc/file/below", "type": "DirectoryOrCreate"}}]
+        b.pod("p", container(script="true", volumeMounts=[{"name": "v", "mountPath": "/v"}]), volumes=volumes)
+        await b.until(lambda: "FailedMount" in b.reasons("p"), "a failed mount")
+
+
+async def test_a_crashing_program_is_its_containers_exit() -> None:
+    async def crash(_ctx: object) -> int:
+        raise ValueError("out of luck")
+
+    async with bench() as b:
+        b.programs.add_image("crash", ["crash"], {"crash": crash})
+        b.node()
+        b.pod("p", {"name": "main", "image": "lab/crash:1"}, restartPolicy="Never")
+        await b.until(lambda: b.status("p").get("phase") == "Failed", "failure")
+        assert "out of luck" in b.log("p")
+
+
+async def test_resources_and_config_in_the_environment() -> None:
+    async with bench() as b:
+        b.node()
+        data = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "cm"}, "data": {"KEY": "value"}}
+        b.api.create(resources.CONFIG_MAPS, data, "default")
+        env = [
+            {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}}},
+            {"name": "MEM", "valueFrom": {"resourceFieldRef": {"resource": "requests.memory", "divisor": "1Mi"}}},
+            {"name": "GONE", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}},
+        ]
+        source = [{"configMapRef": {"name": "cm"}, "prefix": "P_"}]
+        amounts = {"limits": {"cpu": "1500m"}, "requests": {"memory": "100Mi"}}
+        script = 'echo $CPU $MEM $P_KEY "${GONE-unset}"'
+        b.pod("p", container(script=script, env=env, envFrom=source, resources=amounts), restartPolicy="Never")
+        await b.until(lambda: b.status("p").get("phase") == "Succeeded", "success")
+        assert b.log("p") == "1500 100 value unset\n"
+        assert b.status("p")["qosClass"] == "Burstable"

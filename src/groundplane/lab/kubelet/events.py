@@ -10,6 +10,8 @@ from ..clock import LabClock
 from ..status import StatusError
 
 COMPONENT = "kubelet"
+REMEMBERED = 2_000
+"""Events that can still be counted up; of older ones a new object is made."""
 
 
 class EventSink:
@@ -76,6 +78,8 @@ class EventSink:
                 manager=COMPONENT,
             )
             self._known[key] = (name, 1)
+            if len(self._known) > REMEMBERED:
+                del self._known[next(iter(self._known))]
         except StatusError:
             self._known.pop(key, None)
             self.dropped += 1

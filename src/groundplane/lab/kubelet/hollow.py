@@ -142,11 +142,24 @@ class HollowKubelet:
         finally:
             release()
 
+    def join(self, name: str, labels: Mapping[str, str | None] | None = None) -> None:
+        """Add a node, with labels besides the usual ones; None leaves a usual one out. Fine if it is there already."""
+        self._mine.add(name)
+        if self._api.find(resources.NODES, name) is not None:
+            return
+        document = node(name, self._clock.timestamp())
+        wanted = {**document["metadata"]["labels"], **(labels or {})}
+        document["metadata"]["labels"] = {key: value for key, value in wanted.items() if value is not None}
+        self._api.create(resources.NODES, document, manager="kubelet")
+
+    def leave(self, name: str) -> None:
+        """Delete a node and serve its pods no more. Raises the API's error for a node that is not there."""
+        self._mine.discard(name)
+        self._api.delete(resources.NODES, name)
+
     async def _register(self) -> None:
-        now = self._clock.timestamp()
         for number, name in enumerate(self._names):
-            if self._api.find(resources.NODES, name) is None:
-                self._api.create(resources.NODES, node(name, now), manager="kubelet")
+            self.join(name)
             if number % BATCH == BATCH - 1:
                 await asyncio.sleep(0)
 

@@ -18,7 +18,7 @@ from ..clock import LabClock
 from ..host import SimulatedHost
 from ..nodes import NodeSpec
 from ..programs import CommandNotFoundError, Image, ProgramRegistry, Stdin, image_missing
-from ..standins import node_features
+from ..standins.node_features import run as keep_feature_labels
 from ..status import StatusError, bad_request, not_found
 from .devices import DeviceManager
 from .events import EventSink
@@ -69,7 +69,7 @@ class Kubelet:
             self.agent.register(self.devices.capacity())
             self.events.node(self.name, "Starting", "Starting kubelet.")
             if self.spec.nfd:
-                self.background(node_features.run(self.api, self.host, self.clock))
+                self.background(keep_feature_labels(self.api, self.host, self.clock))
             release = self.api.on_change(resources.PODS, self._pod_changed)
             self._adopt()
             self.background(self.agent.heartbeat(self.devices.capacity))

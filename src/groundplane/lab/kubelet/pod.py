@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import resources
 from ..clock import parse_rfc3339, rfc3339
+from ..host import HostError
 from ..programs import CommandNotFoundError, Container, Mount, default_argv
 from ..status import StatusError
 from . import environment, injection, probes, status, volumes
@@ -26,7 +27,9 @@ Document = Mapping[str, Any]
 
 CRASH_BACKOFF_S = (10.0, 300.0)
 IMAGE_BACKOFF_S = (10.0, 300.0)
-RETRY_S = 2.0
+MOUNT_BACKOFF_S = (2.0, 122.0)
+RETRY_S = 10.0
+"""Cluster seconds until a sandbox or a container with a wrong configuration is tried again."""
 BACKOFF_RESET_S = 600.0
 
 
@@ -99,6 +102,7 @@ class PodWorker:
         self.status: dict[str, Any] = dict(pod.get("status") or {})
         self._wake = asyncio.Event()
         self._admitted = False
+        self._mounting = Backoff(*MOUNT_BACKOFF_S)
         self._volumes: volumes.PodVolumes | None = None
         self._ip = str(self.status.get("podIP") or "")
         started = self.status.get("startTime")
@@ -164,6 +168,9 @@ class PodWorker:
             )
             self._event(reason, text, warning=True)
             self.publish()
+            if reason == "FailedMount":
+                self._mounting.next(self.kubelet.clock.monotonic())
+                return self._mounting.delay
             return RETRY_S
         delay = await self._containers()
         self.publish()
@@ -377,7 +384,7 @@ class PodWorker:
             added = injection.inject(
                 host, pod=self.pod, container=spec["name"], handler=handler, env=env, allocated=named
             )
-        except injection.InjectionError as error:
+        except (injection.InjectionError, HostError) as error:
             raise WaitError("CreateContainerError", str(error)) from error
         folder = f"/var/lib/containerd/rootfs/{self.uid}/{spec['name']}"
         return Container(

@@ -59,7 +59,7 @@ class PodVolumes:
             name = volume["name"]
             try:
                 self._trees[name] = self._tree(volume)
-            except (MountError, ConfigError) as error:
+            except (MountError, ConfigError, OSError) as error:
                 raise MountError(f'MountVolume.SetUp failed for volume "{name}" : {error}') from error
 
     def tear_down(self) -> None:
@@ -80,9 +80,17 @@ class PodVolumes:
         if sub:
             inside = f"{inside.rstrip('/')}/{sub}"
             if not root.exists(inside):
-                root.mkdir(inside)  # as the kubelet: a missing subPath becomes a folder
+                self._sub_folder(root, inside, mount["name"])
         at = "/" + mount["mountPath"].strip("/")
         return Mount(at, root, inside, bool(mount.get("readOnly")))
+
+    @staticmethod
+    def _sub_folder(root: HostRoot, inside: str, volume: str) -> None:
+        """Make a missing subPath a folder, as the kubelet does."""
+        try:
+            root.mkdir(inside)
+        except OSError as error:
+            raise SubPathError(f'failed to create subPath directory for volumeMount "{volume}": {error}') from error
 
     def _tree(self, volume: Document) -> tuple[HostRoot, str]:
         if "hostPath" in volume:
