@@ -134,6 +134,8 @@ class Policies:
         self._events = events
         self._backoff: Backoff[str] = Backoff()
         self._decoded: dict[str, tuple[tuple[str, int], Decoded]] = {}
+        self._told: dict[str, dict[str, Any]] = {}
+        """Answers to our last status writes, by policy: newer than the cache until their echo has come."""
         self._rendered: tuple[ClusterPolicySpec, ClusterFacts, list[Rendered]] | None = None
         self._active: str | None = None
         self._waits_for_nodes = False
@@ -173,6 +175,11 @@ class Policies:
         """Name of the policy in force."""
         return self._active
 
+    @property
+    def idle(self) -> bool:
+        """Nothing is being worked on or waits for its time: only news from a watch will bring work."""
+        return self._controller.queue.idle and self._labelling.idle
+
     def start(self) -> None:
         """Listen to everything a pass depends on."""
         self._caches.on_change(self._wake, self._rollouts.daemon_set_changed)
@@ -195,6 +202,7 @@ class Policies:
         name = change.object["metadata"]["name"]
         if change.new is None:
             self._decoded.pop(name, None)
+            self._told.pop(name, None)
             self._backoff.succeeded(name)
         winner = election.active(map(candidate, self._caches.policies.values()))
         others = winner != self._active
@@ -430,7 +438,7 @@ class Policies:
     async def _report(self, document: dict[str, Any], decoded: Decoded, outcome: Outcome) -> None:
         """Store the status if it says something new, and tell it as an event too."""
         meta = document["metadata"]
-        current = stored_status(document)
+        current = self._current_status(document)
         new = status.next_status(
             current,
             outcome,
@@ -440,7 +448,7 @@ class Policies:
         )
         if new is None:
             return
-        await self._client.patch(
+        self._told[meta["name"]] = await self._client.patch(
             kinds.CLUSTER_POLICY,
             meta["name"],
             status.patch(new),
@@ -448,6 +456,15 @@ class Policies:
             field_manager=names.FIELD_MANAGER,
         )
         self._tell(document, decoded, current, outcome)
+
+    def _current_status(self, document: dict[str, Any]) -> ClusterPolicyStatus:
+        """The status as stored: what the watch says, or what our last write was answered until its echo comes."""
+        name = document["metadata"]["name"]
+        answer = self._told.get(name)
+        if answer is not None and not _older(document, answer):
+            del self._told[name]
+            answer = None
+        return stored_status(answer or document)
 
     def _tell(self, document: dict[str, Any], decoded: Decoded, before: ClusterPolicyStatus, outcome: Outcome) -> None:
         """Events for what is news to a person: another state, another reason, another error."""
@@ -460,6 +477,13 @@ class Policies:
             self._events.event(document, kind, outcome.reason, outcome.message)
         if decoded.notes and not any(note in message for note in decoded.notes for message in said):
             self._events.event(document, "Warning", "UnknownField", decoded.notes[0])
+
+
+def _older(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether ``one`` is an earlier version of the same object than ``other``."""
+    a, b = (str(each["metadata"].get("resourceVersion", "")) for each in (one, other))
+    same = one["metadata"].get("uid") == other["metadata"].get("uid")
+    return same and a.isdecimal() and b.isdecimal() and int(a) < int(b)
 
 
 def stored_status(document: Mapping[str, Any]) -> ClusterPolicyStatus:
