@@ -1,191 +1,199 @@
 """The operator at 100, 1,000 and 5,000 nodes: `python -m bench.operator [NODES ...]`.
 
-The lab (API server, controllers, hollow kubelets) runs in this process; the operator is the shipped executable in a
-process of its own, so its memory is its own. The reference is a bare client that patches the same nodes on the same
-API server with 16 requests in flight: nobody can label nodes faster than that.
+Two measurements a size; the operator is the shipped executable in a process of its own each time.
+
+1. *Labelling*, on an API server alone: seconds from the start of the process until every node has its labels, next to a
+   bare client (its own process too) that patches the same nodes on the same server with 16 requests in flight.
+2. *The whole way*, in a lab with DaemonSet controller, scheduler and hollow kubelets: labelled, policy ready, requests,
+   memory, a quiet minute, and single nodes that join. The lab takes most of these seconds: it makes every pod.
 """
 
 import argparse
 import asyncio
-import os
-import signal
+import gc
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from groundplane.api import names
-from groundplane.cluster import kinds
 from groundplane.lab import cluster, demo, resources
+from groundplane.lab.kubelet import hollow
 
-from . import table
+from . import process, table
+from .cluster import ApiServer, Nodes, Requests, count, kubeconfig, until
 
-IN_FLIGHT = 16
+OPERATOR_AGENT = "gpu-operator"
 QUIET_S = 60.0
-USER_AGENT = "gpu-operator"
-LIMITS_MIB = {1000: 90, 5000: 200}
+SETTLE_S = 10.0
+"""Between ready and the quiet time: leases, events and the watches' echoes."""
 JOINS = 10
+LABEL_RATIO = 1.2
+LIMITS_MIB = {1000: 90.0, 5000: 200.0}
+JOIN_LIMIT_MS = 100.0
+WRITES = ("create", "update", "patch", "delete", "deletecollection")
 
 
-class Operator:
-    """The shipped operator as a child process."""
+class Labelling(msgspec.Struct, frozen=True):
+    """Seconds until all nodes are labelled. ``wall_s`` counts from the process' start, ``busy_s`` from the first."""
 
-    def __init__(self, kubeconfig: Path) -> None:
-        environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "OPERATOR_NAMESPACE": cluster.OPERATOR_NAMESPACE}
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "groundplane", "operator"),
-                *("--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0"),
-            ],
-            env=environment,
-            stdout=self._log,
-            stderr=self._log,
-        )
-
-    def check(self) -> None:
-        """Raise with the end of the log when the process has ended."""
-        if self._process.poll() is not None:
-            self._log.seek(0)
-            raise RuntimeError(f"the operator ended: {self._log.read()[-2000:].decode()}")
-
-    def stop(self) -> tuple[float, float]:
-        """End it; return its peak resident memory in MiB and its CPU seconds."""
-        self._process.send_signal(signal.SIGTERM)
-        _pid, _status, usage = os.wait4(self._process.pid, 0)
-        self._process.returncode = 0
-        self._log.close()
-        unit = 1024 if sys.platform.startswith("linux") else 1024 * 1024
-        return usage.ru_maxrss / unit, usage.ru_utime + usage.ru_stime
+    wall_s: float
+    busy_s: float
+    usage: process.Usage
+    written_once: bool
 
 
-async def _until(operator: Operator | None, done: Callable[[], bool], limit_s: float, what: str) -> None:
-    deadline = time.monotonic() + limit_s
-    while not done():
-        if operator is not None:
-            operator.check()
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{what}: not within {limit_s:g} s")
-        await asyncio.sleep(0.01)
+def _policy() -> dict[str, Any]:
+    return demo.data("guide-baseline.yaml")
 
 
-def _labelled(lab: cluster.Lab, counter: list[int]) -> Callable[[], bool]:
-    """Count labelled nodes as changes happen, so that waiting costs nothing."""
-    seen: set[str] = set()
-
-    def note(_type: str, new: dict[str, Any], _old: object) -> None:
-        if new["metadata"].get("labels", {}).get(names.DEPLOY_DRIVER):
-            seen.add(str(new["metadata"]["name"]))
-
-    lab.api.on_change(resources.NODES, note)
-    return lambda: len(seen) >= counter[0]
-
-
-async def _bare_client(count: int) -> float:
-    """Seconds to patch the same nodes with the same labels, nothing else."""
-    labels = dict.fromkeys(_container_labels(), "true")
-    body = {"metadata": {"labels": labels, "annotations": {names.DRIVER_UPGRADE_ENABLED: "true"}}}
-    async with cluster.Lab(hollow=count, operator=False) as lab:
-        await _until(None, lambda: len(lab.api.select(resources.NODES)) >= count, 120, "nodes registered")
-        async with lab.client(user_agent="bare") as client:
-            nodes = [item["metadata"]["name"] for item in (await client.list(kinds.NODE)).items]
-            gate = asyncio.Semaphore(IN_FLIGHT)
-
-            async def one(name: str) -> None:
-                async with gate:
-                    await client.patch(kinds.NODE, name, body)
-
+async def _label(nodes: int, start: Callable[[ApiServer, Path], process.Child]) -> Labelling:
+    """Have one child label all nodes of a fresh API server."""
+    gc.collect()
+    server = ApiServer(nodes, _policy())
+    gc.collect()
+    gc.freeze()
+    with tempfile.TemporaryDirectory() as folder:
+        async with server.serving():
             began = time.monotonic()
-            await asyncio.gather(*(one(name) for name in nodes))
-            return time.monotonic() - began
-
-
-def _container_labels() -> list[str]:
-    return [
-        *(names.GPU_PRESENT, names.DEPLOY_DRIVER, names.DEPLOY_TOOLKIT, names.DEPLOY_DEVICE_PLUGIN, names.DEPLOY_GFD),
-        *(names.DEPLOY_DCGM, names.DEPLOY_DCGM_EXPORTER, names.DEPLOY_NODE_STATUS_EXPORTER),
-        *(names.DEPLOY_OPERATOR_VALIDATOR, names.DEPLOY_CLIENT),
-    ]
-
-
-async def _measure(count: int, quiet_s: float) -> tuple[list[object], list[object]]:
-    bare_s = await _bare_client(count)
-    async with cluster.Lab(hollow=count, operator=False) as lab:
-        await _until(None, lambda: len(lab.api.select(resources.NODES)) >= count, 120, "nodes registered")
-        await lab.apply([demo.data("guide-baseline.yaml")])
-        wanted = [count]
-        labelled = _labelled(lab, wanted)
-        with tempfile.TemporaryDirectory() as folder:
-            operator = Operator(lab.kubeconfig(Path(folder) / "kubeconfig"))
+            child = start(server, Path(folder))
             try:
-                began = time.monotonic()
-                await _until(operator, labelled, 300, "nodes labelled")
-                labelled_s = time.monotonic() - began
-                await _until(operator, lambda: lab.policy_state() == "ready", 600, "policy ready")
-                ready_s = time.monotonic() - began
-                cold = _requests(lab)
-                await asyncio.sleep(min(10.0, quiet_s))
-                before = _requests(lab)
-                await asyncio.sleep(quiet_s)
-                quiet = _requests(lab) - before
-                joins = [await _join(lab, operator, number) for number in range(JOINS)]
+                await until(lambda: len(server.nodes.labelled) >= nodes, child.check, 300, "nodes labelled")
             finally:
-                peak_mib, cpu_s = operator.stop()
-    writes = sum(number for (verb, _), number in cold.items() if verb in ("PATCH", "POST", "PUT", "DELETE"))
-    work = {key: number for key, number in quiet.items() if key[1] != "leases" and key[0] != "WATCH"}
-    row: list[object] = [count, bare_s, labelled_s, labelled_s / bare_s, ready_s, cold.total(), writes, peak_mib]
-    row += [LIMITS_MIB.get(count), sum(work.values()), cpu_s, statistics.median(joins) * 1000]
-    lines: list[object] = [
-        f"{count}: {verb} {resource} x{number}" for (verb, resource), number in sorted(quiet.items())
-    ]
-    return row, lines
+                usage = child.stop()
+            times = server.nodes.labelled.values()
+    gc.unfreeze()
+    once = all(server.nodes.writes[name] == 1 for name in server.nodes.labelled)
+    return Labelling(max(times) - began, max(times) - min(times), usage, once)
 
 
-def _requests(lab: cluster.Lab) -> Counter[tuple[str, str]]:
-    return Counter((seen.verb, seen.resource) for seen in lab.faults.requests if seen.user_agent.startswith(USER_AGENT))
+def _bare(server: ApiServer, _folder: Path) -> process.Child:
+    return process.bare_client(server.url)
 
 
-async def _join(lab: cluster.Lab, operator: Operator, number: int) -> float:
+def _operator(server: ApiServer, folder: Path) -> process.Child:
+    return process.operator(kubeconfig(server.url, folder / "kubeconfig"), cluster.OPERATOR_NAMESPACE)
+
+
+def labelling(nodes: int, rounds: int) -> list[object]:
+    """One row of the first table: medians of ``rounds`` runs, taken in turns."""
+    pairs = [(asyncio.run(_label(nodes, _bare)), asyncio.run(_label(nodes, _operator))) for _ in range(rounds)]
+    bare, ours = (statistics.median(run.wall_s for run in runs) for runs in zip(*pairs, strict=True))
+    bare_busy, ours_busy = (statistics.median(run.busy_s for run in runs) for runs in zip(*pairs, strict=True))
+    cpu = statistics.median(run.usage.cpu_s for _, run in pairs)
+    bare_cpu = statistics.median(run.usage.cpu_s for run, _ in pairs)
+    once = "yes" if all(run.written_once for _, run in pairs) else "NO"
+    return [nodes, bare, ours, ours / bare, LABEL_RATIO, bare_busy, ours_busy, bare_cpu, cpu, once]
+
+
+class Whole(msgspec.Struct):
+    """What one operator did in a whole lab."""
+
+    labelled_s: float
+    ready_s: float
+    cold: Requests
+    quiet: Requests
+    joins_s: list[float]
+    join_writes: int
+    usage: process.Usage
+    ready_cpu_mib: float | None
+    node_writes: int
+
+
+async def _whole(nodes: int, quiet_s: float) -> Whole:
+    async with cluster.Lab(hollow=nodes, operator=False, speed=1.0) as lab:
+        await until(lambda: len(lab.api.select(resources.NODES)) >= nodes, lab.check, 300, "nodes registered")
+        await lab.apply([_policy()])
+        seen = Nodes(lab.api)
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.monotonic()
+            child = process.operator(lab.kubeconfig(Path(folder) / "kubeconfig"), cluster.OPERATOR_NAMESPACE)
+
+            def check() -> None:
+                child.check()
+                lab.check()
+
+            try:
+                await until(lambda: len(seen.labelled) >= nodes, check, 600, "nodes labelled")
+                labelled_s = max(seen.labelled.values()) - began
+                await until(lambda: lab.policy_state() == "ready", check, 900, "policy ready")
+                ready_s = time.monotonic() - began
+                rss = child.rss_mib()
+                await asyncio.sleep(SETTLE_S)
+                cold = count(lab.faults, OPERATOR_AGENT)
+                node_writes = seen.writes.total()
+                await asyncio.sleep(quiet_s)
+                quiet = count(lab.faults, OPERATOR_AGENT) - cold
+                joins = [await _join(lab, seen, check, number) for number in range(JOINS)]
+                await asyncio.sleep(1.0)
+                join_writes = max(seen.writes[_late(number)] for number in range(JOINS))
+            finally:
+                usage = child.stop()
+    return Whole(labelled_s, ready_s, cold, quiet, joins, join_writes, usage, rss, node_writes)
+
+
+def _late(number: int) -> str:
+    return f"late-{number:03d}"
+
+
+async def _join(lab: cluster.Lab, seen: Nodes, check: Callable[[], None], number: int) -> float:
     """Seconds from a node's creation until its labels are there."""
-    name = f"late-{number:03d}"
-    labels = {names.PCI_GPU_LABELS[0]: "true", "kubernetes.io/hostname": name}
+    name = _late(number)
     began = time.monotonic()
-    lab.api.create(
-        resources.NODES,
-        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}},
-    )
+    lab.api.create(resources.NODES, hollow.node(name, lab.clock.timestamp()))
+    await until(lambda: name in seen.labelled, check, 30, f"{name} labelled")
+    await asyncio.sleep(0.2)
+    return seen.labelled[name] - began
 
-    def done() -> bool:
-        node = lab.api.get(resources.NODES, name)
-        return bool(node["metadata"].get("labels", {}).get(names.DEPLOY_DRIVER))
 
-    await _until(operator, done, 30, f"{name} labelled")
-    return time.monotonic() - began
+def _quiet(requests: Requests) -> Requests:
+    """Requests that a quiet cluster must not see: all but watches and the lease."""
+    return Requests({key: n for key, n in requests.items() if key[0] != "watch" and key[1] != "leases"})
+
+
+def _row(nodes: int, found: Whole) -> list[object]:
+    writes = sum(n for (verb, _), n in found.cold.items() if verb in WRITES)
+    return [
+        *(nodes, found.labelled_s, found.ready_s, found.cold.total(), writes, found.node_writes),
+        *(found.usage.peak_mib, LIMITS_MIB.get(nodes), found.ready_cpu_mib, found.usage.cpu_s),
+        *(_quiet(found.quiet).total(), statistics.median(found.joins_s) * 1000, JOIN_LIMIT_MS, found.join_writes),
+    ]
+
+
+def _details(title: str, requests: Requests) -> None:
+    rows = [[verb, resource, number] for (verb, resource), number in sorted(requests.items())]
+    table.show(title, ["verb", "resource", "requests"], rows)
 
 
 def main() -> None:
-    """Measure each size and print the table."""
+    """Measure each size and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("nodes", nargs="*", type=int, default=[100, 1000, 5000])
+    parser.add_argument("--rounds", type=int, default=3, help="runs of the labelling measurement (default %(default)s)")
     parser.add_argument("--quiet-seconds", type=float, default=QUIET_S)
+    parser.add_argument("--only", choices=["label", "whole"], help="one measurement only")
     arguments = parser.parse_args()
-    rows, quiet = [], []
-    for count in arguments.nodes:
-        row, requests = asyncio.run(_measure(count, arguments.quiet_seconds))
-        rows.append(row)
-        quiet += requests
-    columns = ["nodes", "bare s", "labelled s", "ratio", "ready s", "requests", "writes", "peak MiB", "limit MiB"]
-    columns += [f"requests in {arguments.quiet_seconds:g} quiet s", "CPU s", "join ms"]
-    table.show(
-        f"operator, cold, driver on, hollow nodes ({table.machine()})", columns, rows, "ratio: to the bare client"
-    )
-    print("\nrequests in the quiet time, by kind (watches and the lease may be here, nothing else):")
-    print("\n".join(f"  {line}" for line in map(str, quiet)) or "  none")
+    if arguments.only != "whole":
+        columns = ["nodes", "bare s", "ours s", "ratio", "limit", "bare writing s", "ours writing s"]
+        columns += ["bare CPU s", "ours CPU s", "one write a node"]
+        rows = [labelling(nodes, arguments.rounds) for nodes in arguments.nodes]
+        note = f"median of {arguments.rounds}; from process start, 'writing' from the first node's write to the last's"
+        table.show(f"label all nodes, cold, on an API server alone ({table.machine()})", columns, rows, note)
+    if arguments.only != "label":
+        whole = {nodes: asyncio.run(_whole(nodes, arguments.quiet_seconds)) for nodes in arguments.nodes}
+        columns = ["nodes", "labelled s", "ready s", "requests", "writes", "node writes", "peak MiB", "limit MiB"]
+        columns += ["MiB at ready", "CPU s", f"requests in {arguments.quiet_seconds:g} quiet s", "join ms", "limit ms"]
+        columns += ["writes a join"]
+        rows = [_row(nodes, found) for nodes, found in whole.items()]
+        note = "quiet requests: other than watches and the lease; join: median until a new node has its labels"
+        table.show(f"the whole way in the lab, driver on, hollow nodes ({table.machine()})", columns, rows, note)
+        for nodes, found in whole.items():
+            _details(f"{nodes} nodes: the operator's requests until ready", found.cold)
+            _details(f"{nodes} nodes: its requests in {arguments.quiet_seconds:g} quiet s", found.quiet)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,110 @@
+"""Child processes of the operator's benchmark, with their memory and CPU time: the operator, and the bare client.
+
+The bare client (``python -m bench.process URL``) lists the nodes and patches each once, 16 requests in flight, through
+the same client library, and does nothing else: nobody who speaks to that API server from Python labels nodes faster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from groundplane.api import names
+from groundplane.cluster import client, config, kinds
+from groundplane.cluster.views import MetaView
+
+IN_FLIGHT = 16
+LABELS = (
+    *(names.GPU_PRESENT, names.DEPLOY_DRIVER, names.DEPLOY_TOOLKIT, names.DEPLOY_DEVICE_PLUGIN, names.DEPLOY_GFD),
+    *(names.DEPLOY_DCGM, names.DEPLOY_DCGM_EXPORTER, names.DEPLOY_NODE_STATUS_EXPORTER),
+    *(names.DEPLOY_OPERATOR_VALIDATOR, names.DEPLOY_CLIENT),
+)
+"""What a node of the benchmark's policy gets."""
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What a process used in all its life."""
+
+    peak_mib: float
+    cpu_s: float
+
+
+class Child:
+    """A process whose use of memory and CPU is measured. Its output is kept for the case that it fails."""
+
+    def __init__(self, arguments: Sequence[str], environment: dict[str, str] | None = None) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            env={**os.environ, **(environment or {})},
+            stdout=self._log,
+            stderr=self._log,
+        )
+
+    def check(self) -> None:
+        """Raise with the end of the output when the process has ended by itself with an error."""
+        if self._process.poll():
+            raise RuntimeError(f"{self._process.args!r} ended: {self.output()[-2000:]}")
+
+    def output(self) -> str:
+        """What the process printed."""
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")
+
+    def rss_mib(self) -> float | None:
+        """Its resident memory now; None where the system does not tell."""
+        try:
+            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        except FileNotFoundError:
+            return None
+        return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+    def stop(self) -> Usage:
+        """End it by SIGTERM and wait for it."""
+        self._process.send_signal(signal.SIGTERM)
+        _pid, status, usage = os.wait4(self._process.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        self._log.close()
+        unit = 1024 if sys.platform.startswith("linux") else 1024 * 1024
+        return Usage(usage.ru_maxrss / unit, usage.ru_utime + usage.ru_stime)
+
+
+def operator(kubeconfig: Path, namespace: str) -> Child:
+    """Start the shipped operator."""
+    flags = ("--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0")
+    settings = {"KUBECONFIG": str(kubeconfig), "OPERATOR_NAMESPACE": namespace}
+    return Child(["groundplane", "operator", *flags], settings)
+
+
+def bare_client(url: str) -> Child:
+    """Start the bare client."""
+    return Child(["bench.process", url])
+
+
+async def patch_all(url: str) -> None:
+    """The bare client: list, then one merge patch a node."""
+    body: dict[str, Any] = {
+        "metadata": {"labels": dict.fromkeys(LABELS, "true"), "annotations": {names.DRIVER_UPGRADE_ENABLED: "true"}}
+    }
+    async with client.Client(config.Config(server=url), user_agent="bare", max_in_flight=IN_FLIGHT) as api:
+        waiting = [item.metadata.name for item in (await api.list(kinds.NODE, view=MetaView)).items]
+
+        async def worker() -> None:
+            while waiting:
+                await api.patch(kinds.NODE, waiting.pop(), body, view=MetaView)
+
+        await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
+    await asyncio.Event().wait()  # until the harness, which sees the writes, has measured and ends us
+
+
+if __name__ == "__main__":
+    asyncio.run(patch_all(sys.argv[1]))
