@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 EXTRA_IN_FLIGHT = 16
 """Requests at once besides node patches."""
 
+USER_AGENT = f"gpu-operator/{__version__}"
+"""How the operator names itself to the API server, whose audit log tells it from the commands by it."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the operator; the exit status. 1 for settings that cannot work or a cluster that cannot be reached."""
@@ -50,5 +53,6 @@ async def _run(chosen: Settings, config: Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError):  # a platform without signal handlers in the event loop
             loop.add_signal_handler(number, stop.set)
-    async with Client(config, max_in_flight=chosen.node_writes_in_flight + EXTRA_IN_FLIGHT) as client:
+    in_flight = chosen.node_writes_in_flight + EXTRA_IN_FLIGHT
+    async with Client(config, user_agent=USER_AGENT, max_in_flight=in_flight) as client:
         await process.run(chosen, client, stop=stop)
