@@ -64,7 +64,7 @@ async def _label(nodes: int, start: Callable[[ApiServer, Path], process.Child]) 
             try:
                 await until(lambda: len(server.nodes.labelled) >= nodes, child.check, 300, "nodes labelled")
             finally:
-                usage = child.stop()
+                usage = await child.stop()
             times = server.nodes.labelled.values()
     gc.unfreeze()
     once = all(server.nodes.writes[name] == 1 for name in server.nodes.labelled)
@@ -132,7 +132,7 @@ async def _whole(nodes: int, quiet_s: float) -> Whole:
                 await asyncio.sleep(1.0)
                 join_writes = max(seen.writes[_late(number)] for number in range(JOINS))
             finally:
-                usage = child.stop()
+                usage = await child.stop()
     return Whole(labelled_s, ready_s, cold, quiet, joins, join_writes, usage, rss, node_writes)
 
 

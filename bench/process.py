@@ -68,10 +68,10 @@ class Child:
             return None
         return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
-    def stop(self) -> Usage:
-        """End it by SIGTERM and wait for it."""
+    async def stop(self) -> Usage:
+        """End it by SIGTERM and wait for it; the loop goes on serving what it still has to say."""
         self._process.send_signal(signal.SIGTERM)
-        _pid, status, usage = os.wait4(self._process.pid, 0)
+        _pid, status, usage = await asyncio.to_thread(os.wait4, self._process.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(status)
         self._log.close()
         unit = 1024 if sys.platform.startswith("linux") else 1024 * 1024
