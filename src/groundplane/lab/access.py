@@ -155,7 +155,8 @@ def check(api: Api, user: User, wanted: Attributes) -> None:
         text = f'User "{user.name}" cannot {wanted.verb} path "{wanted.path}"'
         raise status.StatusError(403, "Forbidden", f"forbidden: {text}", {})
     where = f'in the namespace "{wanted.namespace}"' if wanted.namespace else "at the cluster scope"
-    why = f'User "{user.name}" cannot {wanted.verb} resource "{wanted.full_resource}" in API group "{wanted.group}" {where}'
+    what = f'resource "{wanted.full_resource}" in API group "{wanted.group}"'
+    why = f'User "{user.name}" cannot {wanted.verb} {what} {where}'
     raise status.forbidden(wanted.resource, wanted.group, wanted.name, why)
 
 

@@ -1,7 +1,7 @@
 """Admission of new objects: the built-in plugins that matter to a cluster of GPU nodes.
 
-NamespaceLifecycle, Priority, RuntimeClass, DefaultTolerationSeconds and the naming part of ServiceAccount. Not here: the
-token volume that ServiceAccount adds to pods, quota, limit ranges and webhooks.
+NamespaceLifecycle, Priority, RuntimeClass, DefaultTolerationSeconds and the naming part of ServiceAccount. Not
+here: the token volume that ServiceAccount adds to pods, quota, limit ranges and webhooks.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ _ANYTHING: list[dict[str, Any]] = [
 ]
 _PUBLIC = [{"nonResourceURLs": ["/healthz", "/livez", "/readyz", "/version", "/version/"], "verbs": ["get"]}]
 _DISCOVERY = [
-    {"nonResourceURLs": ["/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", *_PUBLIC[0]["nonResourceURLs"]],
-     "verbs": ["get"]},
+    {"nonResourceURLs": ["/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*"], "verbs": ["get"]},
+    *_PUBLIC,
     {"apiGroups": ["authorization.k8s.io"], "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
      "verbs": ["create"]},
     {"apiGroups": ["authentication.k8s.io"], "resources": ["selfsubjectreviews"], "verbs": ["create"]},

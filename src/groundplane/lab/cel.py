@@ -1,9 +1,10 @@
 """`x-kubernetes-validations`: the few CEL rules the lab can evaluate.
 
 Understood are rules of the form `self == oldSelf`, comparisons of `self`, `self.<field>...`, `oldSelf...`, `size(...)`
-and literals, `has(self.<field>...)`, joined by `!`, `&&`, `||`, `==`, `!=`, `<`, `<=`, `>`, `>=`, `in` and parentheses, and
-`.startsWith()`, `.endsWith()`, `.contains()`, `.matches()`. `unsupported` finds anything else when a definition is
-created, so that no rule is skipped silently. Rules that mention `oldSelf` hold only between two versions.
+and literals, `has(self.<field>...)`, joined by `!`, `&&`, `||`, `==`, `!=`, `<`, `<=`, `>`, `>=`, `in` and
+parentheses, and `.startsWith()`, `.endsWith()`, `.contains()`, `.matches()`. `unsupported` finds anything else
+when a definition is created, so that no rule is skipped silently. Rules that mention `oldSelf` hold only
+between two versions.
 """
 
 from __future__ import annotations

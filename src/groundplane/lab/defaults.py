@@ -1,8 +1,8 @@
 """Defaults that the API server fills in, kind by kind, and the state it gives new objects.
 
-A rule gets a document it may edit. It runs for new objects and for updates that change anything but metadata and status.
-Source of the values: the API reference's documented defaults; contracts/control-plane.md 9 names those that the operator
-relies on.
+A rule gets a document it may edit. It runs for new objects and for updates that change anything but metadata
+and status. Source of the values: the API reference's documented defaults; contracts/control-plane.md 9 names
+those that the operator relies on.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ class Rule(msgspec.Struct):
     """Requests to fail.
 
     `verb` is get, list, watch, create, update, patch, delete or deletecollection, `resource` a plural, either "*" for
-    any. `answer` is an HTTP status, or "reset" (the connection breaks before the request is carried out), "lost" (it is
-    carried out, then the connection breaks), or "hang" (no answer until the client gives up). For watches 410 is sent in
-    the stream. `times` is how many requests fail (None: all), `retry_after` seconds are sent with the status, and
-    `user_agent` must be part of the client's.
+    any. `answer` is an HTTP status, or "reset" (the connection breaks before the request is carried out), "lost" (it
+    is carried out, then the connection breaks), or "hang" (no answer until the client gives up). For watches, 410 is
+    sent in the stream. `times` is how many requests fail (None: all), `retry_after` seconds are sent with the status,
+    and `user_agent` must be part of the client's.
     """
 
     verb: str

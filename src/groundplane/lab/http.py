@@ -1,7 +1,7 @@
 """The API server over HTTP: requests to `Api` calls, answers in the form the client accepts, watches as streams.
 
-Routing, authentication, faults and streaming are here; what a request means is `requests.py`'s, what it does `api.py`'s,
-how an answer looks `representation.py`'s, discovery and OpenAPI have modules of their own.
+Routing, authentication, faults and streaming are here; what a request means is `requests.py`'s, what it does
+`api.py`'s, how an answer looks `representation.py`'s, discovery and OpenAPI have modules of their own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 from multidict import MultiDict
 
-from . import access, api as lab_api, bodies, conversion, discovery, openapi, remote, representation, requests, status
+from . import access, bodies, conversion, discovery, openapi, remote, representation, requests, status
+from . import api as lab_api
 from .access import ADMIN, ANONYMOUS, Attributes, User
 from .api import Api, Clock, Options
 from .faults import Faults, Request, Rule
@@ -23,7 +24,8 @@ from .nodeaccess import NodeAccess
 from .objects import Document
 from .requests import Target, truthy
 from .store import Event
-from .subresources import TOKEN_PREFIX, token as service_account_token
+from .subresources import TOKEN_PREFIX
+from .subresources import token as service_account_token
 from .watch import Watch
 
 __all__ = ["NodeAccess", "Server", "serve"]
@@ -267,7 +269,8 @@ class Handler:
         if error is None:
             try:
                 watch = self.api.watch(
-                    res, target.namespace or None, resource_version=version, labels=query.get("labelSelector"), fields=fields
+                    res, target.namespace or None, resource_version=version, labels=query.get("labelSelector"),
+                    fields=fields,
                 )  # fmt: skip
             except status.StatusError as failure:
                 if failure.code != 410:

@@ -1,4 +1,6 @@
-"""The part of Kubernetes' JSONPath that printer columns use: fields, quoted keys, indexes, `[*]` and filters `[?(@.a=="b")]`."""
+"""The part of Kubernetes' JSONPath that printer columns use: fields, quoted keys, indexes, `[*]` and filters
+`[?(@.a=="b")]`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Field managers: who set which field, as kept in `metadata.managedFields`, and server-side apply on top of that.
 
 An *update* (create, update, JSON, merge or strategic patch) takes the fields it changes away from everybody else. An
-*apply* owns exactly the fields it names, shares equal values, conflicts over different ones, and gives up (removes) what
-it no longer names.
+*apply* owns exactly the fields it names, shares equal values, conflicts over different ones, and gives up
+(removes) what it no longer names.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from .status import Cause
 Document = dict[str, Any]
 APPLY, UPDATE = "Apply", "Update"
 
-_UNTRACKED_META = ("creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "managedFields",
-                   "name", "namespace", "resourceVersion", "selfLink", "uid")  # fmt: skip
+_UNTRACKED_META = (
+    "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "managedFields", "name",
+    "namespace", "resourceVersion", "selfLink", "uid",
+)  # fmt: skip
 UNTRACKED: FieldSet = {
     "f:apiVersion": {},
     "f:kind": {},

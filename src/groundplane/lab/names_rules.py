@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Rules for names, label keys and label values, worded as the API server words a breach."""
 
 from __future__ import annotations

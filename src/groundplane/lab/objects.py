@@ -73,26 +73,31 @@ def metadata_problems(resource: Resource, meta: Document) -> list[Cause]:
             causes.append(invalid("metadata.labels", key, problem))
         if problem := names_rules.label_value_problem(value):
             causes.append(invalid("metadata.labels", value, problem))
-    for key in meta.get("annotations") or {}:
-        if problem := names_rules.label_key_problem(key.lower()):
-            causes.append(invalid("metadata.annotations", key, problem))
-    for finalizer in meta.get("finalizers") or []:
-        if problem := names_rules.label_key_problem(finalizer):
-            causes.append(invalid("metadata.finalizers", finalizer, problem))
+    causes += [
+        invalid("metadata.annotations", key, problem)
+        for key in meta.get("annotations") or {}
+        if (problem := names_rules.label_key_problem(key.lower()))
+    ]
+    causes += [
+        invalid("metadata.finalizers", finalizer, problem)
+        for finalizer in meta.get("finalizers") or []
+        if (problem := names_rules.label_key_problem(finalizer))
+    ]
     return causes + _owner_problems(meta.get("ownerReferences") or [])
 
 
 def _owner_problems(owners: list[Document]) -> list[Cause]:
-    causes: list[Cause] = []
-    for index, owner in enumerate(owners):
-        for key in ("apiVersion", "kind", "name", "uid"):
-            if not owner.get(key):
-                causes.append(
-                    invalid(f"metadata.ownerReferences[{index}].{key}", owner.get(key, ""), "must not be empty")
-                )
+    causes = [
+        invalid(f"metadata.ownerReferences[{index}].{key}", owner.get(key, ""), "must not be empty")
+        for index, owner in enumerate(owners)
+        for key in ("apiVersion", "kind", "name", "uid")
+        if not owner.get(key)
+    ]
     controllers = [owner for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
-        text = f'Only one reference can have Controller set to true. Found "true" in references for {controllers[0]["kind"]}/{controllers[0]["name"]} and {controllers[1]["kind"]}/{controllers[1]["name"]}'
+        first, second = (f"{owner['kind']}/{owner['name']}" for owner in controllers[:2])
+        found = f'Found "true" in references for {first} and {second}'
+        text = f"Only one reference can have Controller set to true. {found}"
         causes.append(invalid("metadata.ownerReferences", "[]", text))
     return causes
 
@@ -158,7 +163,8 @@ def update_problems(old: Document, new: Document, meta: Document) -> list[Cause]
         ]
         if added:
             listed = ", ".join(f'"{item}"' for item in added)
-            text = f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{listed}}}"
+            why = "no new finalizers can be added if the object is being deleted, found new finalizers"
+            text = f"{why} []string{{{listed}}}"
             causes.append(refused("metadata.finalizers", text))
     return causes
 

@@ -1,7 +1,7 @@
 """Logs and commands: the streaming pod subresources, over HTTP and WebSocket, handed to the kubelets.
 
-WebSocket subprotocols v5 and v4.channel.k8s.io: the first byte of a message is its channel (0 stdin, 1 stdout, 2 stderr,
-3 the final Status, 4 terminal size; 255 in v5 closes a channel).
+WebSocket subprotocols v5 and v4.channel.k8s.io: the first byte of a message is its channel (0 stdin, 1 stdout,
+2 stderr, 3 the final Status, 4 terminal size; 255 in v5 closes a channel).
 """
 
 from __future__ import annotations

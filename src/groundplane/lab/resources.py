@@ -150,8 +150,8 @@ PRIORITY_CLASSES = _resource(
     "scheduling.k8s.io", "v1", "scheduling_v1", "PriorityClass", "priorityclasses", "pc", namespaced=False
 )
 CUSTOM_RESOURCE_DEFINITIONS = _resource(
-    "apiextensions.k8s.io", "v1", "apiextensions_v1", "CustomResourceDefinition", "customresourcedefinitions", "crd crds",
-    namespaced=False, categories=("api-extensions",), subresources=_STATUS,
+    "apiextensions.k8s.io", "v1", "apiextensions_v1", "CustomResourceDefinition", "customresourcedefinitions",
+    "crd crds", namespaced=False, categories=("api-extensions",), subresources=_STATUS,
 )  # fmt: skip
 EVENTS_V1 = _resource(
     "events.k8s.io", "v1", "events_v1", "Event", "events", "ev", stored_as=("", "events"), keeps_generation=False

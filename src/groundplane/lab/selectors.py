@@ -107,8 +107,10 @@ def from_object(selector: Mapping[str, Any] | None) -> LabelSelector | None:
     if selector is None:
         return None
     terms = [Requirement(key, "In", (value,)) for key, value in (selector.get("matchLabels") or {}).items()]
-    for term in selector.get("matchExpressions") or []:
-        terms.append(Requirement(term["key"], term["operator"], tuple(term.get("values") or ())))
+    terms += [
+        Requirement(term["key"], term["operator"], tuple(term.get("values") or ()))
+        for term in selector.get("matchExpressions") or []
+    ]
     return LabelSelector(tuple(terms))
 
 

@@ -1,4 +1,6 @@
-"""Subresources: status and finalize, scale, eviction, binding, tokens, and the review kinds that are answered, not stored."""
+"""Subresources: status and finalize, scale, eviction, binding, tokens, and the review kinds that are answered,
+not stored.
+"""
 
 from __future__ import annotations
 

@@ -82,8 +82,7 @@ def selector_text(selector: Document | None) -> str:
     if selector is None:
         return "<none>"
     texts = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
-    for term in selector.get("matchExpressions") or []:
-        texts.append(_term(term))
+    texts += [_term(term) for term in selector.get("matchExpressions") or []]
     return ",".join(texts) or "<none>"
 
 

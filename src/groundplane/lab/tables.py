@@ -192,7 +192,8 @@ COLUMNS: dict[tuple[str, str], tuple[Column, ...]] = {
     ("", "pods"): (NAME, *(Column(*entry) for entry in pod_table.COLUMNS)),
     ("", "nodes"): (NAME, *_columns(
         ("Status", _node_status), ("Roles", _node_roles), ("Age", age), ("Version", _node_info("kubeletVersion")),
-        ("Internal-IP", _node_address("InternalIP"), "string", 1), ("External-IP", _node_address("ExternalIP"), "string", 1),
+        ("Internal-IP", _node_address("InternalIP"), "string", 1),
+        ("External-IP", _node_address("ExternalIP"), "string", 1),
         ("OS-Image", _node_info("osImage"), "string", 1), ("Kernel-Version", _node_info("kernelVersion"), "string", 1),
         ("Container-Runtime", _node_info("containerRuntimeVersion"), "string", 1))),
     ("", "namespaces"): (NAME, *_columns(("Status", _namespace_status), ("Age", age))),
@@ -226,9 +227,11 @@ COLUMNS: dict[tuple[str, str], tuple[Column, ...]] = {
         ("Status", _job_status), ("Completions", _pair(("status", "succeeded"), ("spec", "completions"))),
         ("Duration", _job_duration), ("Age", age), *_IMAGES)),
     ("batch", "cronjobs"): (NAME, *_columns(
-        ("Schedule", _text("spec", "schedule")), ("Suspend", lambda obj, now: str(path(obj, "spec", "suspend")), "boolean"),
+        ("Schedule", _text("spec", "schedule")),
+        ("Suspend", lambda obj, now: str(path(obj, "spec", "suspend")), "boolean"),
         ("Active", lambda obj, now: len(path(obj, "status", "active", default=[])), "integer"),
-        ("Last Schedule", lambda obj, now: since(path(obj, "status", "lastScheduleTime"), now, "<none>")), ("Age", age))),
+        ("Last Schedule", lambda obj, now: since(path(obj, "status", "lastScheduleTime"), now, "<none>")),
+        ("Age", age))),
     (_RBAC, "roles"): (NAME, *_CREATED),
     (_RBAC, "clusterroles"): (NAME, *_CREATED),
     (_RBAC, "rolebindings"): (NAME, *_ACCESS),

@@ -81,7 +81,8 @@ def _missing(schema: Schema, value: Any, path: str) -> Iterator[Cause]:
 
 _MAY_BE_EMPTY = frozenset(
     {("RoleRef", "apiGroup"), ("PodTemplateSpec", "metadata"), ("LabelSelectorRequirement", "values"),
-     ("CustomResourceDefinitionNames", "listKind"), ("HTTPHeader", "value"), ("EnvVar", "value"), ("Overhead", "podFixed"),
+     ("CustomResourceDefinitionNames", "listKind"), ("HTTPHeader", "value"), ("EnvVar", "value"),
+     ("Overhead", "podFixed"),
      ("DaemonSetSpec", "template"), ("JobSpec", "template"), ("ResourceFieldSelector", "divisor"),
      ("EndpointSlice", "endpoints"), ("PolicyRule", "verbs"), ("CustomResourceDefinitionSpec", "group"),
      ("CustomResourceDefinitionSpec", "scope"), ("CustomResourceDefinitionNames", "plural"),

@@ -124,8 +124,8 @@ def _parse(text: str, module: Any, place: tuple[str, str]) -> Schema:
 
 _INT64 = frozenset(
     {
-        "activeDeadlineSeconds", "deletionGracePeriodSeconds", "fsGroup", "generation", "observedGeneration", "revision",
-        "runAsGroup", "runAsUser", "sizeBytes", "terminationGracePeriodSeconds", "tolerationSeconds",
+        "activeDeadlineSeconds", "deletionGracePeriodSeconds", "fsGroup", "generation", "observedGeneration",
+        "revision", "runAsGroup", "runAsUser", "sizeBytes", "terminationGracePeriodSeconds", "tolerationSeconds",
     }
 )  # fmt: skip
 _LONG = Schema(types.INTEGER, format="int64")

@@ -23,7 +23,8 @@ def of_custom_resource(rules: Mapping[str, Any], kind: str) -> Schema:
     fields["kind"] = Field(types.STRING_SCHEMA, doc="Kind is the REST resource this object represents.")
     fields["metadata"] = Field(builtin.of_model(_META), doc="Standard object's metadata.")
     return Schema(
-        types.OBJECT, name=kind, doc=schema.doc, fields=fields, open=False, item=types.ANY_SCHEMA if schema.open else None,
+        types.OBJECT, name=kind, doc=schema.doc, fields=fields,
+        item=types.ANY_SCHEMA if schema.open else None,
         rules=rules,
     )  # fmt: skip
 
