@@ -56,6 +56,11 @@ class WorkQueue(Generic[K]):
         """Keys that are ready to be taken, without delayed ones and those in work."""
         return len(self._ready)
 
+    @property
+    def idle(self) -> bool:
+        """No key is ready, in work or due later."""
+        return not (self._ready or self._working or self._due)
+
     def add(self, key: K) -> None:
         """Want work on ``key`` now. An earlier :meth:`add_after` of it is thereby fulfilled."""
         self._due.pop(key, None)

@@ -7,10 +7,11 @@ as it does in a cluster: its own process function, over HTTP, with nothing share
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
 import yaml
 
 from ..api import crd, names, release
@@ -26,6 +27,7 @@ from .kubelet import HollowKubelet, Kubelet, NodePool
 from .nodes import NodeSpec
 
 OPERATOR_NAMESPACE = "gpu-operator"
+OPERATOR_USER_AGENT = "gpu-operator"
 DEFAULT_SPEED = 60.0
 """Cluster seconds that pass in one real second, unless told otherwise."""
 
@@ -42,8 +44,10 @@ class Lab:
     """A running lab, as an async context manager.
 
     ``nodes`` are the simulated nodes on which programs really run; ``hollow`` adds that many nodes whose pods are only
-    marked as running (for benches at scale). ``speed`` is cluster seconds per real second. ``workdir`` keeps the
-    hosts' files; without it a temporary folder is used and removed at the end.
+    marked as running (for benches at scale; :attr:`hollow` adds and removes them later). ``speed`` is cluster seconds
+    per real second. ``workdir`` keeps the hosts' files; without it a temporary folder is used and removed at the end.
+    ``operator_options`` are settings of the operator that differ from the lab's; ``operator_on_cluster_time`` has its
+    timers follow the lab's clock.
     """
 
     def __init__(
@@ -58,6 +62,8 @@ class Lab:
         workdir: Path | None = None,
         operator_release: release.Release = release.DEFAULT,
         rbac: bool = False,
+        operator_on_cluster_time: bool = False,
+        operator_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.clock = lab_clock.LabClock(speed)
         self.api = lab_api.Api(clock=self.clock, rbac=rbac)
@@ -65,7 +71,12 @@ class Lab:
         self.programs = programs.ProgramRegistry.standard()
         self.release = operator_release
         self._specs = list(nodes)
-        self._hollow = hollow
+        self.hollow = HollowKubelet(self.api, [f"hollow-{number:05d}" for number in range(hollow)], self.clock)
+        self.operator: operator_process.Operator | None = None
+        self._operator_on_cluster_time = operator_on_cluster_time
+        self._operator_options = dict(operator_options or {})
+        self._operator_client: cluster_client.Client | None = None
+        self._controllers: Controllers | None = None
         self._with_operator = operator
         self._listen = (host, port)
         self._own_workdir = workdir is None
@@ -99,7 +110,8 @@ class Lab:
         self._server = await http.serve(
             self.api, host=host, port=port, clock=self.clock, nodes=self._pool, faults=self.faults
         )
-        self._spawn("controllers", Controllers(self.api, self.clock).run())
+        self._controllers = Controllers(self.api, self.clock)
+        self._spawn("controllers", self._controllers.run())
         self._spawn("scheduler", scheduler.Scheduler(self.api, self.clock).run())
         self.api.create(resources.CUSTOM_RESOURCE_DEFINITIONS, crd.cluster_policy_crd())
         self.api.create(
@@ -108,9 +120,7 @@ class Lab:
         )
         for spec in self._specs:
             self.add_node(spec)
-        if self._hollow:
-            hollow = [f"hollow-{number:05d}" for number in range(self._hollow)]
-            self._spawn("hollow", HollowKubelet(self.api, hollow, self.clock).run())
+        self._spawn("hollow", self.hollow.run())
         if self._with_operator:
             self.start_operator()
 
@@ -132,13 +142,21 @@ class Lab:
 
     def check(self) -> None:
         """Raise the error of a lab task that ended by itself, so that a broken lab is never taken for a quiet one."""
+        self.check_tasks()
+        if (error := self.operator_error) is not None:
+            raise LabError(f"the operator failed: {error!r}") from error
+
+    def check_tasks(self) -> None:
+        """The same without the operator."""
         for name, task in self._tasks.items():
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise LabError(f"the lab's {name} failed: {error!r}") from error
-        operator = self._operator_task
-        ended = operator is not None and operator.done() and not operator.cancelled()
-        if operator is not None and ended and (error := operator.exception()) is not None:
-            raise LabError(f"the operator failed: {error!r}") from error
+
+    @property
+    def idle(self) -> bool:
+        """Whether operator and controllers have nothing to do until something changes; nodes are not asked."""
+        controllers, operator = self._controllers, self.operator
+        return controllers is not None and controllers.idle and operator is not None and operator.idle
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
@@ -167,9 +185,20 @@ class Lab:
 
     # --- the operator -------------------------------------------------------------------------------------------------
 
+    @property
+    def operator_running(self) -> bool:
+        """Whether the operator was started and has not ended."""
+        return self._operator_task is not None and not self._operator_task.done()
+
+    @property
+    def operator_error(self) -> BaseException | None:
+        """What ended the operator, if it has ended by itself."""
+        task = self._operator_task
+        return task.exception() if task is not None and task.done() and not task.cancelled() else None
+
     def start_operator(self) -> None:
         """Start the shipped operator against the lab's API, over HTTP."""
-        if self._operator_task is not None and not self._operator_task.done():
+        if self.operator_running:
             raise LabError("the operator is already running")
         self._operator_stop = asyncio.Event()
         self._operator_task = asyncio.create_task(self._run_operator(self._operator_stop), name="lab:operator")
@@ -181,8 +210,15 @@ class Lab:
             metrics_address="127.0.0.1:0",
             health_address="127.0.0.1:0",
         )
-        async with self.client(user_agent="gpu-operator") as client:
-            await operator_process.run(settings, client, stop=stop)
+        settings = msgspec.structs.replace(settings, **self._operator_options)
+        on_cluster_time = self._operator_on_cluster_time
+        sleep = self.clock.sleep if on_cluster_time else asyncio.sleep
+        config = cluster_config.Config(server=self.url)
+        async with cluster_client.Client(config, user_agent=OPERATOR_USER_AGENT, sleep=sleep) as client:
+            clock = self.clock if on_cluster_time else None
+            self.operator = operator_process.Operator(settings, client, clock=clock)
+            self._operator_client = client
+            await self.operator.run(stop)
 
     async def stop_operator(self) -> None:
         """Stop the operator as SIGTERM does."""
@@ -197,6 +233,8 @@ class Lab:
         if self._operator_task is None:
             return
         self._operator_task.cancel()
+        if self._operator_client is not None:
+            await self._operator_client.close()
         await asyncio.gather(self._operator_task, return_exceptions=True)
         self._operator_task = None
 

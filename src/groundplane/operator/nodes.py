@@ -119,6 +119,11 @@ class NodeLabelling:
         """Every node that wants a look has had at least a first one; failed ones are repeated meanwhile."""
         return not self._waiting
 
+    @property
+    def idle(self) -> bool:
+        """No node is being looked at or waits for another try."""
+        return self._controller.queue.idle
+
     def want(self, policy: LabelPolicy | None) -> None:
         """The labels to keep from now on; ``None`` when there is no usable policy: then no node is touched."""
         if policy == self._want:

@@ -44,6 +44,12 @@ class Operator:
         self._client = client
         self._clock = clock or SystemClock()
         self._synced = False
+        self._policies: Policies | None = None
+
+    @property
+    def idle(self) -> bool:
+        """We lead, know the cluster, and have nothing to do until a watch brings news."""
+        return self._policies is not None and self._policies.idle
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve, lead and work until ``stop`` is set. Raises :class:`~..cluster.lease.LeaseLost` if another leads."""
@@ -119,6 +125,7 @@ class Operator:
                 guard=gate.guard,
             )
             policies.start()
+            self._policies = policies
             log.info("working: %d nodes, %d policies", len(caches.nodes), len(caches.policies))
             controllers = [
                 asyncio.create_task(policies.run(), name="clusterpolicy"),
@@ -130,6 +137,7 @@ class Operator:
                 if not await gate.close(DRAIN_S):
                     log.warning("some writes did not end within %g s", DRAIN_S)
             finally:
+                self._policies = None
                 for task in controllers:
                     task.cancel()
                 await asyncio.gather(*controllers, return_exceptions=True)
