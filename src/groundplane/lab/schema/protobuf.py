@@ -165,6 +165,8 @@ def _value(raw: int | bytes, kind: str) -> Any:
     if kind == "bytes":
         return base64.b64encode(raw).decode()
     if kind == "double":
+        if len(raw) != 8:
+            raise ProtobufError("a floating-point number has 8 bytes")
         return struct.unpack("<d", raw)[0]
     special = _SPECIAL.get(kind.rpartition(":")[2])
     return special(dict(_raw(raw))) if special is not None else _object(raw, kind)
