@@ -131,6 +131,8 @@ class Lab:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._tasks.clear()
+        for kubelet in self._pool:
+            await kubelet.power_off()
         if self._server is not None:
             await self._server.close()
             self._server = None
@@ -180,6 +182,7 @@ class Lab:
             raise LabError(f"node {name!r} is not part of the lab")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        await self._pool[name].power_off()
         self._pool.remove(name)
         self.api.delete(resources.NODES, name)
 
