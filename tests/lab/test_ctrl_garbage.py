@@ -126,7 +126,6 @@ async def test_custom_cluster_scoped_owner() -> None:
         assert world.find(res.CLUSTER_ROLES, "role") is None
 
 
-@pytest.mark.xfail(reason="the API server never lets a definition without objects go", strict=False)
 async def test_definition_made_anew_is_followed_again() -> None:
     async with World() as world:
         for _ in range(2):
