@@ -82,3 +82,20 @@ def test_rows_are_ordered_by_name_and_keep_pods_apart() -> None:
     )
     assert [row.name for row in rows] == ["a", "b"]
     assert [row.layers["runtime"] for row in rows] == [State.WAITING, State.HEALTHY]
+
+
+@pytest.mark.parametrize(("layer", "component"), list(layers.COMPONENTS.items()))
+def test_a_layer_that_the_active_policy_switches_off_is_not_waited_for(layer: str, component: str) -> None:
+    ignored = {"spec": {}, "status": {"state": "ignored"}}
+    off = {"spec": {component: {"enabled": False}}, "status": {"state": "ready"}}
+    (row,) = layers.judge([node(GPU_LABEL)], [], [ignored, off])
+    assert row.layers[layer] is State.ABSENT
+    assert row.layers["validated"] is State.WAITING
+    (row,) = layers.judge([node(GPU_LABEL)], [], [{"spec": {component: {"enabled": True}}}])
+    assert row.layers[layer] is State.WAITING
+
+
+def test_a_host_driver_counts_although_the_component_is_off() -> None:
+    policy = {"spec": {"driver": {"enabled": False}}}
+    (row,) = layers.judge([node(GPU_LABEL | {names.DEPLOY_DRIVER: "pre-installed"})], [], [policy])
+    assert row.layers["driver"] is State.HEALTHY

@@ -108,6 +108,16 @@ LAYERS: dict[str, Callable[[Facts], State]] = {
 """The layers from the bottom up, each with the rule that judges it."""
 
 
+COMPONENTS = {
+    "driver": "driver",
+    "runtime": "toolkit",
+    "device plugin": "devicePlugin",
+    "labels": "gfd",
+    "telemetry": "dcgmExporter",
+}
+"""The ClusterPolicy component that makes a layer, for those that can be switched off."""
+
+
 class NodeRow(NamedTuple):
     """One node's line in the table."""
 
@@ -127,23 +137,37 @@ class NodeRow(NamedTuple):
         return all(state in (State.HEALTHY, State.ABSENT) for state in self.layers.values())
 
 
-def judge(nodes: Iterable[Document], pods: Iterable[Document]) -> list[NodeRow]:
-    """Return a row for every node, ordered by name."""
+def judge(nodes: Iterable[Document], pods: Iterable[Document], policies: Iterable[Document] = ()) -> list[NodeRow]:
+    """Return a row for every node, ordered by name.
+
+    With the cluster's policies given, a layer that the active one switches off and that nothing else brings is absent.
+    """
     by_node: dict[str, list[Document]] = {}
     for pod in pods:
         by_node.setdefault(pod.get("spec", {}).get("nodeName", ""), []).append(pod)
+    off = _switched_off(policies)
     return [
-        _row(Facts(node, tuple(by_node.get(node["metadata"]["name"], ()))))
+        _row(Facts(node, tuple(by_node.get(node["metadata"]["name"], ()))), off)
         for node in sorted(nodes, key=lambda item: str(item["metadata"]["name"]))
     ]
 
 
-def _row(facts: Facts) -> NodeRow:
-    hardware = _hardware(facts)
-    layers = {name: rule(facts) if hardware is State.HEALTHY else State.ABSENT for name, rule in LAYERS.items()}
+def _switched_off(policies: Iterable[Document]) -> frozenset[str]:
+    active = next((policy for policy in policies if policy.get("status", {}).get("state") != "ignored"), {})
+    spec = active.get("spec", {})
+    return frozenset(layer for layer, field in COMPONENTS.items() if (spec.get(field) or {}).get("enabled") is False)
+
+
+def _row(facts: Facts, off: frozenset[str]) -> NodeRow:
+    has_gpu = _hardware(facts) is State.HEALTHY
     return NodeRow(
         name=facts.node["metadata"]["name"],
         gpus=facts.allocatable(names.GPU_RESOURCE),
         product=facts.label(names.GPU_PRODUCT),
-        layers=layers,
+        layers={name: _state(rule(facts), name in off) if has_gpu else State.ABSENT for name, rule in LAYERS.items()},
     )
+
+
+def _state(judged: State, off: bool) -> State:
+    """A layer that is switched off is not waited for; one that is there all the same (a host's driver) counts."""
+    return State.ABSENT if off and judged is State.WAITING else judged
