@@ -1,15 +1,19 @@
 """``groundplane lab``: start, look at and stop the embedded cluster, and run the demo in it.
 
 ``lab up`` starts the lab as a process of its own and returns when the API answers; ``lab down`` ends it by its
-process id. What is running is written in a state file, one a lab name.
+process id. What is running is written in a state file, one a lab name, next to a lock that the lab's process holds as
+long as it lives: a state file without its lock held is what a killed lab left behind, and its process id means nothing.
 """
 
 import asyncio
+import contextlib
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,26 +41,33 @@ def _home(name: str) -> Path:
     return Path(base) / "lab" / name
 
 
+@contextlib.contextmanager
+def _locked(name: str) -> Iterator[bool]:
+    """Try to take a lab's lock and hold it inside the block; False if a running lab of that name has it."""
+    home = _home(name)
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
 def _read(name: str) -> Running | None:
-    """Return the running lab of that name; a state file whose process is gone is removed."""
+    """Return the running lab of that name, or None; one that is just starting or ending is not running."""
     path = _home(name) / "lab.json"
     if not path.exists():
         return None
-    running = msgspec.json.decode(path.read_bytes(), type=Running)
-    if _alive(running.pid):
-        return running
-    path.unlink()
-    return None
-
-
-def _alive(pid: int) -> bool:
+    with _locked(name) as free:
+        if free:
+            path.unlink(missing_ok=True)
+            return None
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        return msgspec.json.decode(path.read_bytes(), type=Running)
+    except FileNotFoundError:
+        return None
 
 
 @click.group("lab")
@@ -93,7 +104,7 @@ def up(
         raise click.ClickException(f"--speed must be above 0, not {speed:g}")
     specs = _specs(nodes)
     if foreground:
-        asyncio.run(_serve(name, specs, port, speed, policy, not no_operator))
+        _run(name, specs, port, speed, policy, not no_operator)
         return
     argv = [sys.executable, "-m", "groundplane", "lab", "up", "--foreground", "--name", name, "--nodes", nodes]
     argv += ["--port", str(port), "--speed", str(speed)]
@@ -132,6 +143,25 @@ def _print_running(running: Running) -> None:
     click.echo(f"\n    export KUBECONFIG={running.kubeconfig}\n    kubectl get nodes\n")
 
 
+def _run(name: str, specs: "list[NodeSpec]", port: int, speed: float, policy: str | None, operator: bool) -> None:
+    from ..cluster import errors
+    from ..lab.cluster import LabError
+
+    with _locked(name) as free:
+        if not free:
+            raise click.ClickException(
+                f"lab {name!r} is just starting or ending; look again with `groundplane lab status`"
+            )
+        try:
+            asyncio.run(_serve(name, specs, port, speed, policy, operator))
+        except LabError as error:
+            raise click.ClickException(str(error)) from error
+        except errors.ApiError as error:
+            raise click.ClickException(f"the lab's API refused {policy}: {error}") from error
+        except OSError as error:
+            raise click.ClickException(f"the lab cannot run: {error}") from error
+
+
 async def _serve(
     name: str, specs: "list[NodeSpec]", port: int, speed: float, policy: str | None, operator: bool
 ) -> None:
@@ -142,7 +172,6 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     home = _home(name)
-    home.mkdir(parents=True, exist_ok=True)
     state = home / "lab.json"
     try:
         async with cluster.Lab(specs, speed=speed, port=port, operator=operator) as lab:
@@ -182,13 +211,20 @@ def down(name: str, timeout: float) -> None:
         raise click.ClickException(f"no lab named {name!r} is running")
     os.kill(running.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout
-    while _alive(running.pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    if _alive(running.pid):
-        os.kill(running.pid, signal.SIGKILL)
-        (_home(name) / "lab.json").unlink(missing_ok=True)
-        raise click.ClickException(f"the lab did not stop in {timeout:g} s and was killed (pid {running.pid})")
+    while _holds_lock(name):
+        if time.monotonic() > deadline:
+            os.kill(running.pid, signal.SIGKILL)
+            raise click.ClickException(
+                f"the lab did not stop in {timeout:g} s and was killed (pid {running.pid}); what it last said is in "
+                f"{_home(name) / 'lab.log'}"
+            )
+        time.sleep(0.02)
     click.echo(f"lab {name!r} is down")
+
+
+def _holds_lock(name: str) -> bool:
+    with _locked(name) as free:
+        return not free
 
 
 @command.command("status")
@@ -203,8 +239,6 @@ def status(name: str) -> None:
 
 
 async def _print_status(running: Running) -> None:
-    from rich.console import Console
-
     from ..cluster import client, config, kinds
     from ..lab import layers
     from . import lab_view
@@ -213,14 +247,14 @@ async def _print_status(running: Running) -> None:
         nodes = (await api.list(kinds.NODE)).items
         pods = (await api.list(kinds.POD)).items
         policies = (await api.list(kinds.CLUSTER_POLICY)).items
-    console = Console()
-    console.print(lab_view.table(layers.judge(nodes, pods)))
+    console = lab_view.console()
+    console.print(lab_view.table(layers.judge(nodes, pods, policies), console.width))
+    click.echo()
     for policy in policies:
-        console.print(
-            f"ClusterPolicy {policy['metadata']['name']}: {policy.get('status', {}).get('state', 'no status')}"
-        )
+        state = policy.get("status", {}).get("state", "no status yet")
+        click.echo(f"ClusterPolicy {policy['metadata']['name']}: {state}")
     if not policies:
-        console.print("no ClusterPolicy: apply one, and the operator brings the stack up")
+        click.echo("no ClusterPolicy: apply one, and the operator brings the stack up")
 
 
 @command.command("demo")
@@ -240,15 +274,14 @@ def demo(nodes: str | None, speed: float, plain: bool) -> None:
 
 
 async def _demo(nodes: str | None, speed: float, plain: bool) -> "Outcome":
-    from rich.console import Console
-
+    click.echo("A cluster starts in this process; its GPU nodes are simulated.")
     from ..lab import cluster
     from ..lab import demo as story
     from ..lab import nodes as lab_nodes
     from . import lab_view
 
-    specs = lab_nodes.load(Path(nodes)) if nodes else lab_nodes.parse(story.data("demo-nodes.yaml"), "demo-nodes.yaml")
-    console = Console()
+    specs = _specs(nodes) if nodes else lab_nodes.parse(story.data("demo-nodes.yaml"), "demo-nodes.yaml")
+    console = lab_view.console()
     view = lab_view.Live(console) if console.is_terminal and not plain else lab_view.Lines(console)
     async with cluster.Lab(specs, speed=speed) as lab:
         with view:

@@ -1,9 +1,16 @@
-"""How the lab looks on a screen: a live table in a terminal, plain lines elsewhere."""
+"""How the lab looks on a screen: a live table in a terminal, plain lines elsewhere.
 
+A table is never cut: `FORMS` are tried from the widest to the narrowest, and the first that fits the console is drawn.
+"""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import rich.live
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
@@ -11,30 +18,101 @@ from rich.text import Text
 from ..lab.demo import Outcome, Snapshot
 from ..lab.layers import LAYERS, NodeRow, State
 
+PLAIN_WIDTH = 140
+"""Columns of a console that is no terminal: a file or a pipe has no edge."""
+
+
+class Mark(NamedTuple):
+    """How a state is written: as a word, where there is little room, and in a sentence."""
+
+    word: str
+    short: str
+    said: str
+    style: str
+
+
 MARKS = {
-    State.ABSENT: ("-", "dim"),
-    State.WAITING: ("waiting", "yellow"),
-    State.HEALTHY: ("healthy", "green"),
-    State.FAILED: ("failed", "bold red"),
+    State.ABSENT: Mark("-", "-", "not there", "dim"),
+    State.WAITING: Mark("waiting", "wait", "waiting", "yellow"),
+    State.HEALTHY: Mark("healthy", "ok", "healthy", "green"),
+    State.FAILED: Mark("failed", "FAIL", "failed", "bold red"),
 }
 
+GPUS, PRODUCT = "nvidia.com/gpu", "product"
+SHORTER = {"device plugin": "plugin", GPUS: "gpus"}
+SHORTEST = SHORTER | {"hardware": "hw", "telemetry": "telem", "validated": "valid"}
 
-def table(rows: list[NodeRow]) -> Table:
-    """Return the node table: one row a node, one column a layer, bottom layer first."""
-    view = Table(box=None, pad_edge=False)
-    for column in ("node", *LAYERS, "nvidia.com/gpu", "product"):
-        view.add_column(column, justify="right" if column == "nvidia.com/gpu" else "left", no_wrap=True)
-    for row in rows:
-        marks = [Text(*MARKS[state]) for state in row.layers.values()]
-        view.add_row(row.name, *marks, str(row.gpus) if row.has_gpu else "-", row.product or "-")
+
+class Form(NamedTuple):
+    """One way to draw the table: its headings, whether states are words, blanks between columns, the product column."""
+
+    headings: Mapping[str, str] = {}
+    words: bool = True
+    gap: int = 2
+    product: bool = True
+
+
+FORMS = (
+    Form(),
+    Form(SHORTER),
+    Form(SHORTER, words=False),
+    Form(SHORTEST, words=False),
+    Form(SHORTEST, words=False, gap=1),
+    Form(SHORTEST, words=False, gap=1, product=False),
+)
+
+
+def console() -> Console:
+    """Return the console for standard output; what goes to a file or a pipe has room for the table's widest form."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
+
+
+def table(rows: Sequence[NodeRow], width: int) -> Table:
+    """Return the node table for so many columns: one row a node, one column a layer, bottom layer first.
+
+    Where even the narrowest form is too wide, names are folded; states stay whole.
+    """
+    drawn = next(((form, cells) for form in FORMS if _width(form, cells := _cells(form, rows)) <= width), None)
+    form, cells = drawn or (FORMS[-1], _cells(FORMS[-1], rows))
+    view = Table(box=None, pad_edge=False, padding=(0, form.gap, 0, 0))
+    for heading, column in zip(cells[0], zip(*cells, strict=True), strict=True):
+        name = heading.plain
+        least = None if name in ("node", PRODUCT) else max(cell_len(cell.plain) for cell in column)
+        view.add_column(
+            heading, justify="right" if name in (GPUS, SHORTER[GPUS]) else "left", overflow="fold", min_width=least
+        )
+    for row in cells[1:]:
+        view.add_row(*row)
     return view
+
+
+def _cells(form: Form, rows: Sequence[NodeRow]) -> list[list[Text]]:
+    """The table's cells, the headings first."""
+    columns = ["node", *LAYERS, GPUS] + ([PRODUCT] if form.product else [])
+    cells = [[Text(form.headings.get(name, name)) for name in columns]]
+    for row in rows:
+        marks = [
+            Text(mark.word if form.words else mark.short, mark.style)
+            for mark in map(MARKS.get, row.layers.values())
+            if mark
+        ]
+        line = [Text(row.name), *marks, Text(str(row.gpus) if row.has_gpu else "-")]
+        cells.append([*line, Text(row.product or "-")] if form.product else line)
+    return cells
+
+
+def _width(form: Form, cells: list[list[Text]]) -> int:
+    widths = [max(cell_len(cell.plain) for cell in column) for column in zip(*cells, strict=True)]
+    return sum(widths) + form.gap * (len(widths) - 1)
 
 
 class Live:
     """A table that is redrawn in place."""
 
     def __init__(self, console: Console) -> None:
-        self._live = rich.live.Live(console=console, refresh_per_second=8, transient=True)
+        self._console = console
+        self._live = rich.live.Live(console=console, auto_refresh=False, transient=True)
 
     def __enter__(self) -> Self:
         self._live.__enter__()
@@ -48,11 +126,11 @@ class Live:
     def show(self, snapshot: Snapshot) -> None:
         """Draw a snapshot."""
         head = Text(f"{snapshot.seconds:5.1f} s  {snapshot.message}", "bold")
-        self._live.update(Group(head, table(snapshot.rows)))
+        self._live.update(Group(head, table(snapshot.rows, self._console.width)), refresh=True)
 
 
 class Lines:
-    """One line for each change of a layer on a node."""
+    """One line for each node on which layers changed to a state."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -73,37 +151,54 @@ class Lines:
             self._message = snapshot.message
             self._print(snapshot, snapshot.message)
         for row in snapshot.rows:
-            for layer, state in row.layers.items():
-                before = self._seen.get((row.name, layer), State.ABSENT)
-                if state is not before:
-                    self._seen[row.name, layer] = state
-                    self._print(snapshot, f"{row.name}: {layer} {MARKS[state][0]}")
+            for state, changed in groupby(self._changes(row), key=lambda change: change[1]):
+                names = ", ".join(layer for layer, _ in changed)
+                self._print(snapshot, f"{row.name}: {names} {MARKS[state].said}")
+
+    def _changes(self, row: NodeRow) -> list[tuple[str, State]]:
+        """The layers of a node that are in another state than before."""
+        before = {layer: self._seen.get((row.name, layer), State.ABSENT) for layer in row.layers}
+        changes = [(layer, state) for layer, state in row.layers.items() if state is not before[layer]]
+        self._seen.update({(row.name, layer): state for layer, state in changes})
+        return changes
 
     def _print(self, snapshot: Snapshot, text: str) -> None:
-        self._console.print(f"{snapshot.seconds:6.2f} s  {text}", highlight=False, soft_wrap=True)
+        self._console.print(f"{snapshot.seconds:6.2f} s  {text}", highlight=False, markup=False, soft_wrap=True)
 
 
 def conclude(console: Console, outcome: Outcome, speed: float) -> None:
     """Print how the demo ended: the table, the CUDA check, the time of each layer, what to try next."""
-    width = max(console.width, 130) if not console.is_terminal else console.width
-    console.print(table(outcome.rows), width=width)
-    console.print("\nCUDA check (simulated GPUs):")
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    console.print(table(outcome.rows, console.width))
+    if outcome.problem:
+        say(f"\n{outcome.problem}")
+    if outcome.checks:
+        verdicts = ", ".join(f"{check.node} {'passed' if check.passed else 'FAILED'}" for check in outcome.checks)
+        say(f"\nCUDA check (simulated GPUs): {verdicts}")
     for check in outcome.checks:
-        verdict = "passed" if check.passed else "FAILED"
-        lines = check.log.splitlines() or ["(no output)"]
-        console.print(f"  {check.node}: {verdict}", highlight=False)
-        for line in lines if not check.passed else lines[-1:]:
-            console.print(f"      {line}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"\nLayer healthy on every GPU node after (real seconds; the lab's clock ran {speed:g} x):")
-    for layer in LAYERS:
-        seconds = outcome.layer_seconds.get(layer)
-        console.print(f"  {layer:14} {'not reached' if seconds is None else f'{seconds:6.2f} s'}", highlight=False)
-    console.print(f"  {'ClusterPolicy':14} {outcome.ready_seconds:6.2f} s   CUDA check {outcome.total_seconds:.2f} s")
-    console.print(
-        "\nTry next:\n"
-        "  .venv/bin/groundplane lab up --nodes 3    a lab that stays; then use kubectl on it\n"
-        "  .venv/bin/groundplane render -f tests/data/clusterpolicy/26.7.0-nri.yaml\n"
-        "  docs/tutorial.md",
-        highlight=False,
-        markup=False,
-    )
+        for line in () if check.passed else check.log.splitlines() or ["(no output)"]:
+            say(f"  {check.node}: {line}")
+    say(f"\nHealthy on every GPU node after (real seconds; the lab's clock ran {speed:g} x):")
+    times = {layer: outcome.layer_seconds.get(layer) for layer in LAYERS}
+    times |= {"ClusterPolicy": outcome.ready_seconds, "CUDA check": outcome.total_seconds if outcome.checks else None}
+    text = ", ".join(f"{what} {_seconds(seconds)}" for what, seconds in times.items())
+    say(textwrap.fill(text, min(console.width, 100), initial_indent="  ", subsequent_indent="  "))
+    say(NEXT if outcome.passed else LOOK)
+
+
+def _seconds(value: float | None) -> str:
+    return "not reached" if value is None else f"{value:.2f}"
+
+
+NEXT = """
+Try next:
+  .venv/bin/groundplane lab up        a lab that stays, for kubectl
+  .venv/bin/groundplane render -f tests/data/clusterpolicy/26.7.0-nri.yaml
+  docs/tutorial.md                    a first hour with the lab"""
+LOOK = """
+To find out why, start a lab of these nodes that stays, and look with kubectl:
+  .venv/bin/groundplane lab up --nodes FILE --policy POLICY
+  kubectl get events -A; kubectl get pods -A; kubectl describe clusterpolicy"""

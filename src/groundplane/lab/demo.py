@@ -15,7 +15,10 @@ import yaml
 
 from ..api import names
 from . import layers, resources
-from .cluster import Lab, LabError
+from .cluster import Lab
+
+LOOK_EVERY_S = 0.1
+"""Real seconds between two looks at the cluster."""
 
 CUDA_CHECK_IMAGE = "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0"
 
@@ -37,20 +40,27 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How the demo ended. ``layer_seconds``: when each layer had become healthy on every GPU node."""
+    """How the demo ended.
+
+    ``layer_seconds``: when each layer had become healthy on every GPU node; ``ready_seconds``: when the whole stack
+    had, None if never; ``problem``: the step that was given up, or the empty string. Seconds are real ones since the
+    policy was applied.
+    """
 
     rows: list[layers.NodeRow]
     layer_seconds: dict[str, float]
     checks: list[Check]
-    ready_seconds: float
+    ready_seconds: float | None
     total_seconds: float
+    problem: str = ""
 
     @property
     def passed(self) -> bool:
         """Whether every GPU node is healthy, offers GPUs and passed the CUDA check."""
         gpu_rows = [row for row in self.rows if row.has_gpu]
         return (
-            bool(gpu_rows)
+            not self.problem
+            and bool(gpu_rows)
             and all(row.healthy and row.gpus for row in gpu_rows)
             and len(self.checks) == len(gpu_rows)
             and all(check.passed for check in self.checks)
@@ -84,6 +94,10 @@ def cuda_check_pod(node: str) -> dict[str, Any]:
     }
 
 
+class _GaveUpError(Exception):
+    """A step of the story did not come to its end in time; the text names it."""
+
+
 class _Watcher:
     """Judges the layers after each change and remembers when each one first became healthy everywhere."""
 
@@ -99,7 +113,8 @@ class _Watcher:
 
     def rows(self) -> list[layers.NodeRow]:
         api = self._lab.api
-        return layers.judge(api.list(resources.NODES)["items"], api.list(resources.PODS)["items"])
+        policies = api.list(api.resource("clusterpolicies", group=names.GROUP))["items"]
+        return layers.judge(api.list(resources.NODES)["items"], api.list(resources.PODS)["items"], policies)
 
     def look(self, message: str) -> list[layers.NodeRow]:
         rows = self.rows()
@@ -113,34 +128,42 @@ class _Watcher:
         return rows
 
     async def until(self, done: Callable[[list[layers.NodeRow]], bool], message: str, timeout_s: float) -> None:
+        """Report until ``done`` holds; :class:`_GaveUpError` when it does not within ``timeout_s`` real seconds."""
         deadline = self.seconds + timeout_s
         while not done(self.look(message)):
             self._lab.check()
             if self.seconds > deadline:
-                raise LabError(f"gave up after {timeout_s:g} s: {message}")
-            await asyncio.sleep(0.1)
+                raise _GaveUpError(f"gave up after {timeout_s:g} s: {message}")
+            await asyncio.sleep(LOOK_EVERY_S)
 
 
 async def run(lab: Lab, report: Callable[[Snapshot], None], *, timeout_s: float = 60.0) -> Outcome:
     """Run the demo in a started lab, calling ``report`` several times a second.
 
-    Raises :class:`LabError` when a step does not end in ``timeout_s`` real seconds.
+    A step that does not end in ``timeout_s`` real seconds ends the demo, and the outcome names it. Raises
+    :class:`~.cluster.LabError` when a part of the lab itself fails.
     """
     watcher = _Watcher(lab, report)
     expected = lab.gpu_node_names()
-    await lab.apply([data("guide-baseline.yaml")])
-    await watcher.until(
-        lambda rows: (
-            lab.policy_state() == "ready" and all(row.healthy and row.gpus for row in rows if row.name in expected)
-        ),
-        "the operator brings the layers up, from the bottom",
-        timeout_s,
-    )
-    ready_seconds = watcher.seconds
-    await lab.apply([cuda_check_pod(node) for node in expected])
-    await watcher.until(
-        lambda _rows: all(_finished(lab, node) for node in expected), "CUDA check pods run on every GPU node", timeout_s
-    )
+    ready_seconds: float | None = None
+    try:
+        await lab.apply([data("guide-baseline.yaml")])
+        await watcher.until(
+            lambda rows: (
+                lab.policy_state() == "ready" and all(row.healthy and row.gpus for row in rows if row.name in expected)
+            ),
+            "the operator brings the layers up, from the bottom",
+            timeout_s,
+        )
+        ready_seconds = watcher.seconds
+        await lab.apply([cuda_check_pod(node) for node in expected])
+        await watcher.until(
+            lambda _rows: all(_finished(lab, node) for node in expected),
+            "CUDA check pods run on every GPU node",
+            timeout_s,
+        )
+    except _GaveUpError as error:
+        return Outcome(watcher.rows(), watcher.layer_seconds, [], ready_seconds, watcher.seconds, str(error))
     checks = [await _check(lab, node) for node in expected]
     return Outcome(watcher.rows(), watcher.layer_seconds, checks, ready_seconds, watcher.seconds)
 
