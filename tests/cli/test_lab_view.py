@@ -139,8 +139,8 @@ def test_a_failed_check_shows_its_log() -> None:
 def test_a_step_that_was_given_up_is_named() -> None:
     text = concluded(outcome(problem="gave up after 60 s: layers"), 200)
     assert "gave up after 60 s: layers" in text
-    assert "runtime 1.50, device plugin not reached" in text
-    assert "CUDA check not reached" in text
+    assert "  hardware 1.50, driver 1.50, runtime 1.50\n" in text
+    assert "  not reached: device plugin, labels, telemetry, validated, ClusterPolicy, CUDA check\n" in text
     assert "To find out why" in text
 
 

@@ -184,13 +184,11 @@ def conclude(console: Console, outcome: Outcome, speed: float) -> None:
     say(f"\nHealthy on every GPU node after (real seconds; the lab's clock ran {speed:g} x):")
     times = {layer: outcome.layer_seconds.get(layer) for layer in LAYERS}
     times |= {"ClusterPolicy": outcome.ready_seconds, "CUDA check": outcome.total_seconds if outcome.checks else None}
-    text = ", ".join(f"{what} {_seconds(seconds)}" for what, seconds in times.items())
-    say(textwrap.fill(text, min(console.width, 100), initial_indent="  ", subsequent_indent="  "))
+    reached = ", ".join(f"{what} {seconds:.2f}" for what, seconds in times.items() if seconds is not None)
+    missed = ", ".join(what for what, seconds in times.items() if seconds is None)
+    for text in filter(None, (reached, missed and f"not reached: {missed}")):
+        say(textwrap.fill(text, min(console.width, 100), initial_indent="  ", subsequent_indent="  "))
     say(NEXT if outcome.passed else LOOK)
-
-
-def _seconds(value: float | None) -> str:
-    return "not reached" if value is None else f"{value:.2f}"
 
 
 NEXT = """
