@@ -8,6 +8,7 @@ are tables and functions of their own: `objects`, `defaults`, `validation`, `adm
 from __future__ import annotations
 
 import base64
+import collections
 import random
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -50,6 +51,9 @@ JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH = (
 PATCH_TYPES = {"json": JSON_PATCH, "merge": MERGE_PATCH, "strategic": STRATEGIC_PATCH, "apply": APPLY_PATCH}
 """Short names that `patch` takes for the media types."""
 _NAME_TRIES = 8
+_MANY = frozenset({("", "pods"), ("", "nodes")})
+"""Kinds of which a cluster has thousands that are alike."""
+_SIBLING_GROUPS = 256
 
 
 class Clock(Protocol):
@@ -105,6 +109,7 @@ class Api:
         self.track_updates = track_updates
         self.rbac = rbac
         self.random = random.Random(seed)
+        self._siblings: collections.OrderedDict[tuple[store.Id, str], Document] = collections.OrderedDict()
         bootstrap.fill(self)
 
     # --- finding -------------------------------------------------------------------------------------------------
@@ -280,8 +285,8 @@ class Api:
         options = options or Options(manager=manager, dry_run=dry_run)
         if res.verbs == ("create",):
             return subresources.review(self, res, objects.copy(dict(obj)), options)
-        sent = objects.copy(dict(obj))
-        meta = sent.get("metadata") or {}
+        sent = {**obj, "metadata": objects.copy(obj.get("metadata"))}  # the rest is copied when defaults are set
+        meta = sent["metadata"] or {}
         if isinstance(meta, dict) and meta.get("resourceVersion"):
             raise status.bad_request("resourceVersion should not be set on objects to be created")
         for attempt in range(_NAME_TRIES):
@@ -327,9 +332,22 @@ class Api:
         revision = self.store.next_revision()
         meta["resourceVersion"] = str(revision)
         key = (meta.get("namespace", ""), meta["name"])
+        document = self._share(res, document)
         self.store.put(res.storage, key, document, revision)
         crd.after_write(self, res, document)
         return self._latest(res, key, document)
+
+    def _share(self, res: Resource, document: Document) -> Document:
+        """Store what the pods of one owner, or the nodes, have in common once. Only for kinds without open fields."""
+        if res.id not in _MANY:
+            return document
+        owners = document["metadata"].get("ownerReferences")
+        group = (res.storage, owners[0]["uid"] if owners else "")
+        result = objects.shared(document, self._siblings.get(group))
+        self._siblings[group] = result
+        while len(self._siblings) > _SIBLING_GROUPS:
+            self._siblings.popitem(last=False)
+        return result
 
     def _latest(self, res: Resource, key: tuple[str, str], document: Document) -> Document:
         found = self.store.get(res.storage, *key)
@@ -341,21 +359,22 @@ class Api:
     ) -> Document:  # fmt: skip
         """Replace an object (or its status, scale or finalize part) and return it as stored."""
         options = options or Options(manager=manager, dry_run=dry_run)
-        sent = objects.copy(dict(obj))
-        meta = sent.get("metadata") or {}
+        meta = obj.get("metadata") or {}
         name = name or meta.get("name") or ""
         if meta.get("name") and meta["name"] != name:
             text = f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
             raise status.bad_request(text)
         ns = ns or meta.get("namespace")
         old = self.stored(res, name, ns)
+        sent: Document = objects.copy_changed(dict(obj), old.document)
+        meta = sent["metadata"] = dict(sent.get("metadata") or {})
         if subresource == "scale":
             return subresources.update_scale(self, res, old.document, sent, options)
         if res.custom and not meta.get("resourceVersion"):
             text = "must be specified for an update"
             cause = objects.invalid("metadata.resourceVersion", 0, text)
             raise status.invalid(res.kind, res.group, name, [cause])
-        self._place(res, sent.setdefault("metadata", {}), ns)
+        self._place(res, meta, ns)
         return conversion.outgoing(res, self._replace(res, old, sent, subresource or "", options))
 
     def patch(

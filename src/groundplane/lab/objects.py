@@ -32,6 +32,42 @@ def copy(value: Any) -> Any:
     return value
 
 
+def copy_changed(value: Any, base: Any) -> Any:
+    """Return a deep copy of a JSON value, except for what is the very same object in `base`, a stored document.
+
+    Stored documents never change, so sharing with them is safe, and a comparison of the two sees at once what is alike.
+    """
+    if value is base:
+        return value
+    if isinstance(value, dict):
+        below = base if isinstance(base, dict) else {}
+        return {
+            key: copy_changed(item, below.get(key)) if isinstance(item, dict | list) else item
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        known = {id(item) for item in base} if isinstance(base, list) else ()
+        return [item if id(item) in known else copy(item) for item in value]
+    return value
+
+
+def shared(document: Document, sibling: Document | None) -> Document:
+    """Return a new document that uses `sibling`'s parts where they are equal: a thousand replicas stay small."""
+    if sibling is None:
+        return document
+    return {key: _shared(value, sibling.get(key)) for key, value in document.items()}
+
+
+def _shared(value: Any, other: Any) -> Any:
+    if not isinstance(value, dict | list) or value is other:
+        return value
+    if value == other:
+        return other
+    if isinstance(value, dict) and isinstance(other, dict):
+        return {key: _shared(item, other.get(key)) for key, item in value.items()}
+    return value
+
+
 def random_suffix(source: random.Random, length: int = 5) -> str:
     """Return the random part of a generated name."""
     return "".join(source.choices(_SUFFIX, k=length))
