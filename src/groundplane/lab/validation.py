@@ -6,6 +6,7 @@ Missing fields that the API marks as required are found generically from the sch
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -66,17 +67,51 @@ def _counts(schema: Schema) -> bool:
 
 def _missing(schema: Schema, value: Any, path: str) -> Iterator[Cause]:
     if isinstance(value, dict) and schema.type == types.OBJECT and not schema.open:
-        for key, field in schema.fields.items():
+        for key, below, needed, deeper in _worth_a_look(schema):
             held = value.get(key)
-            here = f"{path}.{key}"
-            if held is None or (held == "" and field.required and (schema.name, key) not in _MAY_BE_EMPTY):
-                if field.required and _counts(field.schema) and (schema.name, key) not in _MAY_BE_EMPTY:
-                    yield required(here)
-            elif key != "metadata":
-                yield from _missing(field.schema, held, here)
-    elif isinstance(value, list):
+            if held is None or (held == "" and needed):
+                if needed and _counts(below):
+                    yield required(f"{path}.{key}")
+            elif deeper:
+                yield from _missing(below, held, f"{path}.{key}")
+    elif isinstance(value, list) and _can_miss(schema.items):
         for index, item in enumerate(value):
             yield from _missing(schema.items, item, f"{path}[{index}]")
+
+
+@functools.cache
+def _worth_a_look(schema: Schema) -> tuple[tuple[str, Schema, bool, bool], ...]:
+    """The fields of an object that are required, or below which something is: (name, type, required, look below)."""
+    needed = {
+        key: bool(field.required) and (schema.name, key) not in _MAY_BE_EMPTY for key, field in schema.fields.items()
+    }
+    deeper = {key: key != "metadata" and _can_miss(field.schema) for key, field in schema.fields.items()}
+    return tuple(
+        (key, field.schema, needed[key], deeper[key])
+        for key, field in schema.fields.items()
+        if needed[key] or deeper[key]
+    )
+
+
+def _can_miss(schema: Schema, above: frozenset[int] = frozenset()) -> bool:
+    """Whether a value of this type may lack something required; types that contain themselves are looked into once."""
+    if schema.type == types.ARRAY:
+        return _can_miss(schema.items, above)
+    if schema.type != types.OBJECT or schema.open or id(schema) in above:
+        return False
+    known = _CAN_MISS.get(schema)
+    if known is None:
+        inside = above | {id(schema)}
+        known = any(
+            (field.required and (schema.name, key) not in _MAY_BE_EMPTY) or _can_miss(field.schema, inside)
+            for key, field in schema.fields.items()
+        )
+        if known or not above:
+            _CAN_MISS[schema] = known
+    return known
+
+
+_CAN_MISS: dict[Schema, bool] = {}
 
 
 _MAY_BE_EMPTY = frozenset(
