@@ -32,6 +32,9 @@ DEFAULT_SPEED = 60.0
 """Cluster seconds that pass in one real second, unless told otherwise."""
 
 
+LEAN_FROM = 500
+"""Hollow nodes from which the lab leaves out what nobody reads at that size: who updated which field, Scheduled events."""
+
 POLL_S = 0.02
 """Real seconds between two looks at a condition that is waited for."""
 
@@ -66,7 +69,8 @@ class Lab:
         operator_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.clock = lab_clock.LabClock(speed)
-        self.api = lab_api.Api(clock=self.clock, rbac=rbac)
+        self._lean = hollow >= LEAN_FROM
+        self.api = lab_api.Api(clock=self.clock, rbac=rbac, track_updates=not self._lean)
         self.faults = lab_faults.Faults()
         self.programs = programs.ProgramRegistry.standard()
         self.release = operator_release
@@ -112,7 +116,8 @@ class Lab:
         )
         self._controllers = Controllers(self.api, self.clock)
         self._spawn("controllers", self._controllers.run())
-        self._spawn("scheduler", scheduler.Scheduler(self.api, self.clock).run())
+        binder = scheduler.Scheduler(self.api, self.clock, record_bindings=not self._lean)
+        self._spawn("scheduler", binder.run())
         self.api.create(resources.CUSTOM_RESOURCE_DEFINITIONS, crd.cluster_policy_crd())
         self.api.create(
             resources.NAMESPACES,
