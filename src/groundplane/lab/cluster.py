@@ -33,7 +33,7 @@ DEFAULT_SPEED = 60.0
 
 
 LEAN_FROM = 500
-"""Hollow nodes from which the lab leaves out what nobody reads at that size: who updated which field, Scheduled events."""
+"""Hollow nodes from which the lab leaves out what nobody reads at that size: updated fields, Scheduled events."""
 
 POLL_S = 0.02
 """Real seconds between two looks at a condition that is waited for."""
