@@ -181,6 +181,7 @@ class Client:
         self._retry = retry
         self._sleep = sleep
         self._rand = rand
+        self._request_timeout_s = request_timeout_s
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=request_timeout_s)
         self._slots = asyncio.Semaphore(max_in_flight)
         self._proxy = config.proxy_url or _environment_proxy(config.server)
@@ -368,7 +369,8 @@ class Client:
         }
         request = self._make("watch", "GET", kind, kind.path(_ns(kind, namespace)), params)
         decoder = _decoder(view)
-        async with contextlib.aclosing(self._lines(request, timeout_s + WATCH_GRACE_S)) as lines:
+        stream = self._lines(request, timeout_s + WATCH_GRACE_S, head_s=self._request_timeout_s)
+        async with contextlib.aclosing(stream) as lines:
             async for line in lines:
                 frame = self._parse(request, line, _FRAME)
                 if frame.type == "BOOKMARK":
@@ -660,9 +662,9 @@ class Client:
 
     @contextlib.asynccontextmanager
     async def _response(
-        self, request: _Request, limits: aiohttp.ClientTimeout
+        self, request: _Request, limits: aiohttp.ClientTimeout, *, head_s: float | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer whose head has arrived."""
+        """An answer whose head has arrived, within ``head_s`` seconds if that is given."""
         if self._open is None:
             raise RuntimeError("the client is not open: use `async with Client(config) as client`")
         credentials = await self._auth.current()
@@ -673,17 +675,18 @@ class Client:
             headers["Content-Type"] = request.content_type
         tls: ssl.SSLContext | bool = credentials.tls or True
         try:
-            response = await self._open.request(
-                request.method,
-                request.url,
-                data=request.body,
-                headers=headers,
-                timeout=limits,
-                ssl=tls,
-                server_hostname=self.config.tls_server_name,
-                proxy=self._proxy,
-                allow_redirects=False,
-            )
+            async with asyncio.timeout(head_s):
+                response = await self._open.request(
+                    request.method,
+                    request.url,
+                    data=request.body,
+                    headers=headers,
+                    timeout=limits,
+                    ssl=tls,
+                    server_hostname=self.config.tls_server_name,
+                    proxy=self._proxy,
+                    allow_redirects=False,
+                )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._lost(request, error) from error
         try:
@@ -699,11 +702,14 @@ class Client:
         return lost
 
     async def _lines(
-        self, request: _Request, silence_s: float | None, *, tail: bool = False
+        self, request: _Request, silence_s: float | None, *, tail: bool = False, head_s: float | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """The lines of a streamed answer. ``tail``: a last line without its end is a line too, not a broken one."""
+        """The lines of a streamed answer. ``tail``: a last line without its end is a line too, not a broken one.
+
+        ``head_s`` bounds the wait for the answer's head, where the server sends that before it has anything to tell.
+        """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
-        async with self._response(request, timeout) as response:
+        async with self._response(request, timeout, head_s=head_s) as response:
             if response.status >= 300:
                 await self._refuse_stream(request, response)
             self.requests[request.verb, request.label, response.status] += 1
