@@ -66,12 +66,12 @@ IMAGES: dict[str, Image] = {
         ("nvidia-sandbox-device-plugin",), {"nvidia-sandbox-device-plugin": sandbox.idle}
     ),
     # people's pods
-    "cuda-sample": Image(("vectorAdd",), _CUDA, _GPU_ENV),
-    "cuda": Image(("sh",), _CUDA, _GPU_ENV),
+    "cuda-sample": Image((), _CUDA, _GPU_ENV, command=("vectorAdd",)),
+    "cuda": Image((), _CUDA, _GPU_ENV, command=("bash",)),
     "pause": Image(("pause",), {"pause": generic.pause}),
-    "nginx": Image(("nginx",), {"nginx": generic.web}),
-    "busybox": Image(("sh",), {}),
-    "alpine": Image(("sh",), {}),
-    "debian": Image(("bash",), {}),
-    "ubuntu": Image(("bash",), {}),
+    "nginx": Image((), {"nginx": generic.web}, command=("nginx",)),
+    "busybox": Image((), {}, command=("sh",)),
+    "alpine": Image((), {}, command=("sh",)),
+    "debian": Image((), {}, command=("bash",)),
+    "ubuntu": Image((), {}, command=("bash",)),
 }

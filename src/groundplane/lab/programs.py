@@ -53,11 +53,15 @@ class Mount:
 
 
 class Image(NamedTuple):
-    """An image: its default command, the executables it brings besides a base system's, and its environment."""
+    """An image: its entrypoint, the executables it brings besides a base system's, its environment and its command.
+
+    The command is what runs when a pod says nothing; a pod's arguments take its place, as with any image.
+    """
 
     entrypoint: tuple[str, ...]
     executables: Mapping[str, Program]
     env: Mapping[str, str] = {}
+    command: tuple[str, ...] = ()
 
 
 class Stdin:
@@ -349,9 +353,9 @@ def _is_script(path: Path) -> bool:
 
 def default_argv(image: Image, spec: Mapping[str, Any], env: Mapping[str, str]) -> tuple[str, ...]:
     """The command line of a container: the pod's command and arguments over the image's, `$(NAME)` filled in."""
-    command = list(spec.get("command") or image.entrypoint)
-    args = list(spec.get("args") or [])
-    return tuple(expand(part, env) for part in itertools.chain(command, args))
+    entrypoint = spec.get("command") or image.entrypoint
+    arguments = spec.get("args") or (() if spec.get("command") else image.command)
+    return tuple(expand(part, env) for part in itertools.chain(entrypoint, arguments))
 
 
 def expand(text: str, env: Mapping[str, str]) -> str:
