@@ -295,6 +295,23 @@ def test_a_pod_with_a_gpu_passes_the_cuda_check(lab: LabHome) -> None:
     lab.kubectl("delete", "pod", "cuda-bare")
 
 
+def test_run_hands_on_what_a_pod_prints_and_its_exit_code(lab: LabHome) -> None:
+    run = ("kubectl", "run", "once", "--rm", "-i", "--quiet", "--restart=Never", "--image=busybox:1.36")
+    result = lab.run(*run, "--", "sh", "-c", "echo one; sleep 30; exit 4")
+    assert (result.code, result.out) == (4, "one\n")
+    assert "terminated (Error)" in result.err
+    assert "not found" in lab.refused("get", "pod", "once")
+
+
+def test_attach_follows_a_running_program(lab: LabHome) -> None:
+    program = {"command": ["sh", "-c", "while true; do echo tick; sleep 10; done"]}
+    lab.kubectl("apply", "-f", "-", stdin=one_shot("ticking", "busybox:1.36", **program))
+    lab.kubectl("wait", "pod/ticking", "--for=condition=Ready", "--timeout=20s")
+    lines = lab.lines_until(lambda seen: len(seen) == 3, lambda: None, "attach", "ticking", "--quiet")
+    assert lines == ["tick\n"] * 3
+    lab.kubectl("delete", "pod", "ticking", "--now")
+
+
 def test_a_pod_that_asks_for_too_many_gpus_waits(lab: LabHome) -> None:
     pod = one_shot("greedy", CUDA_IMAGE, resources={"limits": {"nvidia.com/gpu": "9"}})
     lab.kubectl("apply", "-f", "-", stdin=pod)

@@ -338,12 +338,9 @@ class Handler:
         return self._written(context, target, document, options, code=201)
 
     async def _streamed(self, context: Context, target: Target) -> web.StreamResponse:
-        if target.subresource == "exec":
-            return await remote.execute(
-                self.api, self.nodes, context.request, context.query, target.namespace, target.name
-            )
-        if target.subresource == "attach":
-            raise status.not_implemented("attach is not offered by the lab; use `kubectl exec` or `kubectl logs -f`")
+        answer = {"exec": remote.execute, "attach": remote.attach}.get(target.subresource)
+        if answer is not None:
+            return await answer(self.api, self.nodes, context.request, context.query, target.namespace, target.name)
         raise status.not_implemented("port forwarding is not offered by the lab; use `kubectl exec` to reach a program")
 
     def _create_in(self, target: Target, sent: Document, options: Options) -> Document:

@@ -1,4 +1,4 @@
-"""Logs and commands: the streaming pod subresources, over HTTP and WebSocket, handed to the kubelets.
+"""Logs, commands and attached output: the streaming pod subresources, over HTTP and WebSocket, handed to the kubelets.
 
 WebSocket subprotocols v5 and v4.channel.k8s.io: the first byte of a message is its channel (0 stdin, 1 stdout,
 2 stderr, 3 the final Status, 4 terminal size; 255 in v5 closes a channel).
@@ -7,7 +7,7 @@ WebSocket subprotocols v5 and v4.channel.k8s.io: the first byte of a message is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,6 +22,7 @@ from .requests import truthy
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 STDIN, STDOUT, STDERR, RESULT, CLOSE = 0, 1, 2, 3, 255
+_SUCCESS: Document = {"metadata": {}, "status": "Success"}
 _LISTS = ("containers", "initContainers", "ephemeralContainers")
 _STATES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
 
@@ -153,25 +154,56 @@ async def execute(
     if not argv:
         raise status.bad_request("you must specify at least one command for the container")
     access = _access(nodes)
+    return await _converse(request, lambda session: _run(access, session, query, ns, name, container, argv))
+
+
+async def attach(
+    api: Api, nodes: NodeAccess | None, request: web.BaseRequest, query: Any, ns: str, name: str
+) -> web.StreamResponse:
+    """Answer `pods/attach`: stream what a container's program prints from now on, until it ends.
+
+    Input is read and dropped: a container's main program has no standard input in the lab.
+    """
+    pod = api.get(resources.PODS, name, ns)
+    container = container_of(pod, query.get("container", ""))
+    _check_started(pod, container)
+    access = _access(nodes)
+    return await _converse(request, lambda session: _follow(access, session, ns, name, container))
+
+
+async def _converse(
+    request: web.BaseRequest, work: Callable[[_Session], Coroutine[Any, Any, Document]]
+) -> web.StreamResponse:
+    """Open the WebSocket, do the work with it and send the Status that the work gives; the client may go any time."""
     if request.headers.get("Upgrade", "").lower() != "websocket":
-        raise status.bad_request("the lab runs commands over WebSocket only (kubectl 1.31 or later)")
+        raise status.bad_request("the lab talks to containers over WebSocket only (kubectl 1.31 or later)")
     socket = web.WebSocketResponse(protocols=PROTOCOLS, heartbeat=None)
     await socket.prepare(request)
     session = _Session(socket)
     receiving, sending = asyncio.create_task(session.receive()), asyncio.create_task(session.send())
-    command = asyncio.create_task(_run(access, session, query, ns, name, container, argv))
+    working = asyncio.create_task(work(session))
     watching = asyncio.create_task(session.gone.wait())
     try:
-        await asyncio.wait({command, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if command.done():
-            session.end(command.result())
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            session.end(working.result())
             await sending
             await socket.close()
     finally:
-        for task in (command, receiving, sending, watching):
+        for task in (working, receiving, sending, watching):
             task.cancel()
-        await asyncio.gather(command, receiving, sending, watching, return_exceptions=True)
+        await asyncio.gather(working, receiving, sending, watching, return_exceptions=True)
     return socket
+
+
+async def _follow(access: NodeAccess, session: _Session, ns: str, name: str, container: str) -> Document:
+    """Hand on a container's output; return the Status for the result channel."""
+    try:
+        async for piece in access.logs(ns, name, container, follow=True, tail_lines=0):
+            session.output(STDOUT, piece)
+    except status.StatusError as error:
+        return error.document()
+    return dict(_SUCCESS)
 
 
 async def _run(
@@ -188,7 +220,7 @@ async def _run(
     except status.StatusError as error:
         return error.document()
     if code == 0:
-        return {"metadata": {}, "status": "Success"}
+        return dict(_SUCCESS)
     return {
         "metadata": {},
         "status": "Failure",
