@@ -237,7 +237,7 @@ def test_nri_annotation_of_dcgm():
 
 
 def test_root_fs():
-    changes = {"hostPaths": {"rootFS": "/mnt/root/"}, "toolkit": {"env": [{"name": "HOST_ROOT", "value": "user"}]}}
+    changes = {"hostPaths": {"rootFS": "/mnt/root/"}}
     for name, each in all_daemon_sets(changes).items():
         pod = notation.pod(each)
         paths = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}

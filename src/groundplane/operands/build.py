@@ -137,9 +137,12 @@ def _env_row(row: str) -> EnvVar:
 
 def set_env(variables: list[EnvVar], name: str, value: str) -> None:
     """Overwrite ``name`` where it stands, or append it (contract 1.1)."""
-    wanted = EnvVar(name=name, value=value)
+    _put_env(variables, EnvVar(name=name, value=value))
+
+
+def _put_env(variables: list[EnvVar], wanted: EnvVar) -> None:
     for index, variable in enumerate(variables):
-        if variable.name == name:
+        if variable.name == wanted.name:
             variables[index] = wanted
             return
     variables.append(wanted)
@@ -152,10 +155,14 @@ def set_all(variables: list[EnvVar], *rows: str) -> None:
         set_env(variables, name, value)
 
 
+class UserEnvVar(EnvVar):
+    """A variable that the policy's author wrote; :func:`rewrite_host_paths`, which comes later, leaves it alone."""
+
+
 def user_env(variables: list[EnvVar], user: Iterable[cp.EnvVar] | None) -> None:
     """Lay the policy's variables over ``variables``."""
     for variable in user or ():
-        set_env(variables, variable.name, variable.value or "")
+        _put_env(variables, UserEnvVar(name=variable.name, value=variable.value or ""))
 
 
 def hook_env(variables: list[EnvVar], spec: cp.ClusterPolicySpec) -> None:
@@ -497,7 +504,10 @@ def _int_or_percent(limit: str) -> int | str:
 
 
 def rewrite_host_paths(pod: PodSpec, paths: cp.HostPaths) -> None:
-    """Follow ``hostPaths.rootFS`` and ``hostPaths.driverInstallDir`` in a pod (contract 4.4)."""
+    """Follow ``hostPaths.rootFS`` and ``hostPaths.driverInstallDir`` in a pod (contract 4.4).
+
+    Variables that say so go before the user's and yield to them, so that these may refer to them.
+    """
     by_name = {volume.name: volume.hostPath for volume in pod.volumes or () if volume.hostPath}
     init = pod.initContainers or []
     root = paths.rootFS or "/"
@@ -520,9 +530,18 @@ def rewrite_host_paths(pod: PodSpec, paths: cp.HostPaths) -> None:
 
 
 def _set_container_env(target: Container, **values: str) -> None:
-    target.env = list(target.env or ())
+    variables = list(target.env or ())
+    own = [variable for variable in variables if not isinstance(variable, UserEnvVar)]
+    users = {variable.name for variable in variables} - {variable.name for variable in own}
     for name, value in values.items():
-        set_env(target.env, name, value)
+        if name in users:
+            continue
+        if any(variable.name == name for variable in own):
+            set_env(variables, name, value)
+        else:
+            first = next((i for i, each in enumerate(variables) if isinstance(each, UserEnvVar)), len(variables))
+            variables.insert(first, EnvVar(name=name, value=value))
+    target.env = variables
 
 
 def gpu_runtime_class(spec: cp.ClusterPolicySpec, facts: ClusterFacts) -> str | None:
