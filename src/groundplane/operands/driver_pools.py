@@ -119,7 +119,7 @@ def _precompiled(base: str, facts: ClusterFacts) -> Iterable[Pool]:
     for kernel, nodes in groups.items():
         node = _one_system(f"kernel {kernel}", nodes, facts)
         yield Pool(
-            name=f"{base}-{titles[kernel]}-{node.os_id}{node.os_version}",
+            name=f"{base}-{titles[kernel]}-{sanitised(node.os_id + node.os_version)}",
             kind=Kind.PRECOMPILED,
             os_id=node.os_id,
             os_tag=images.node_os_tag(node, facts.release),
@@ -175,9 +175,17 @@ def _one_system(what: str, nodes: list[GpuNode], facts: ClusterFacts) -> GpuNode
 _ARCHITECTURE: Final = re.compile(r"(?:x86_64|aarch64)(?:_64k)?")
 
 
+_BETWEEN_PARTS: Final = re.compile(r"[.-]*\.[.-]*")
+"""Around a dot, a name of a Kubernetes object may have neither a dot nor a hyphen."""
+
+
 def sanitised(kernel: str) -> str:
-    """A kernel version as DaemonSet names carry it: without architecture, ``_`` as ``.``, lower case (2.4)."""
-    return _ARCHITECTURE.sub("", kernel).replace("_", ".").removesuffix(".").lower()
+    """A kernel version as DaemonSet names carry it: without architecture, ``_`` as ``.``, lower case (2.4).
+
+    What the architecture leaves behind (``el9.x86_64_rt`` of a real-time kernel) is closed up, as two dots in a row
+    make no valid name.
+    """
+    return _BETWEEN_PARTS.sub(".", _ARCHITECTURE.sub("", kernel).replace("_", ".")).removesuffix(".").lower()
 
 
 def _titles(kernels: Iterable[str]) -> dict[str, str]:
