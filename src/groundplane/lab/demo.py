@@ -150,7 +150,8 @@ async def run(lab: Lab, report: Callable[[Snapshot], None], *, timeout_s: float 
         await lab.apply([data("guide-baseline.yaml")])
         await watcher.until(
             lambda rows: (
-                lab.policy_state() == "ready" and all(row.healthy and row.gpus for row in rows if row.name in expected)
+                lab.policy_state() == "ready"
+                and {row.name for row in rows if row.healthy and row.gpus}.issuperset(expected)
             ),
             "the operator brings the layers up, from the bottom",
             timeout_s,
