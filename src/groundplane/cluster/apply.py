@@ -237,13 +237,13 @@ def _by_tier(objects: Iterable[Manifest]) -> list[list[Manifest]]:
 
 
 async def _all(work: Iterable[Awaitable[None]]) -> None:
-    async with asyncio.TaskGroup() as group:
-        for item in work:
-            group.create_task(_await(item))
+    """Run side by side to the end; then the first unforeseen error is raised.
 
-
-async def _await(work: Awaitable[None]) -> None:
-    await work
+    Not a TaskGroup: before Python 3.13 one whose task fails in the tick of an outside cancellation loses the latter.
+    """
+    for result in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 class _Worker:
