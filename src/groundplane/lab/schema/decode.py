@@ -61,6 +61,7 @@ class Decoder:
         fields = schema.fields
         before = base if isinstance(base, dict) else {}
         result: dict[str, Any] = {}
+        kept: Any
         for key, item in value.items():
             field = fields.get(key)
             if field is None:
@@ -73,7 +74,11 @@ class Decoder:
                 if field.schema.rules is not None:
                     result[key] = None
                 continue
-            kept = self.clean(item, field.schema, f"{path}.{key}" if path else key, before.get(key), schema.name)
+            below = field.schema
+            if isinstance(item, str) and below.type == types.STRING and not below.format:
+                kept = item  # most fields are plain texts: not worth a call each
+            else:
+                kept = self.clean(item, below, f"{path}.{key}" if path else key, before.get(key), schema.name)
             if field.zero_absent and not kept:
                 continue
             result[key] = kept
