@@ -30,6 +30,8 @@ from .watch import Watch
 
 __all__ = ["NodeAccess", "Server", "serve"]
 BOOKMARK_EVERY_S = 60.0
+FLUSH_PAUSE_S = 0.01
+"""Seconds between two writes into one watch: a burst of changes travels together, a single change at once."""
 _WATCH_LIMIT_S = 3600.0
 _JSON = {"Content-Type": "application/json"}
 _MAX_BODY = 8 << 20
@@ -485,10 +487,13 @@ class _Stream:
             if initial:
                 await self._bookmark(initial_end=True)
             next_bookmark = loop.time() + handler.bookmark_every_s
+            next_write = loop.time()
             while (left := ends - loop.time()) > 0 and not (watch.closed and not watch.pending):
                 pause = min(left, max(next_bookmark - loop.time(), 0)) if bookmarks else left
                 if await watch.wait(pause):
+                    await asyncio.sleep(next_write - loop.time())
                     await self._send(watch.take())
+                    next_write = loop.time() + FLUSH_PAUSE_S
                 if bookmarks and loop.time() >= next_bookmark:
                     await self._bookmark(initial_end=False)
                     next_bookmark = loop.time() + handler.bookmark_every_s
