@@ -4,9 +4,12 @@ Each :class:`Metrics` has a registry of its own, so that two operators in one pr
 figures. Only the active ClusterPolicy moves them; ``policy.py`` sees to that.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 PREFIX: Final = "gpu_operator"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -43,6 +46,18 @@ COUNTERS: Final = {
 """Counters, without the ``_total`` that the exposition format adds."""
 
 
+class _Counts(Collector):
+    """The counters. The library's own ``Counter`` would add a series ``..._created`` to each, which nobody expects."""
+
+    def __init__(self) -> None:
+        self.values = dict.fromkeys(COUNTERS, 0)
+
+    def collect(self) -> Iterable[Metric]:
+        """The counters as they are now."""
+        for name, text in COUNTERS.items():
+            yield CounterMetricFamily(f"{PREFIX}_{name}", text, value=self.values[name])
+
+
 class Metrics:
     """One operator's figures."""
 
@@ -51,9 +66,8 @@ class Metrics:
         self._gauges = {
             name: Gauge(name, text, namespace=PREFIX, registry=self.registry) for name, text in GAUGES.items()
         }
-        self._counters = {
-            name: Counter(name, text, namespace=PREFIX, registry=self.registry) for name, text in COUNTERS.items()
-        }
+        self._counts = _Counts()
+        self.registry.register(self._counts)
 
     def set(self, name: str, value: float) -> None:
         """Set a gauge of :data:`GAUGES`."""
@@ -61,9 +75,9 @@ class Metrics:
 
     def count_pass(self, *, failed: bool) -> None:
         """One pass over the active policy has ended."""
-        self._counters["reconciliation"].inc()
+        self._counts.values["reconciliation"] += 1
         if failed:
-            self._counters["reconciliation_failed"].inc()
+            self._counts.values["reconciliation_failed"] += 1
 
     def get(self, name: str) -> float:
         """The present value of a metric, by its exposed name without the prefix."""
