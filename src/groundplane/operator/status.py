@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ..api import names
 from ..api.clusterpolicy import ClusterPolicyStatus, Condition
 from ..api.release import Release
 
@@ -54,7 +55,12 @@ def reconciled(notes: Sequence[str] = (), *, release: Release = Release.DEFAULT)
 
 def no_gpu_nodes(notes: Sequence[str] = (), *, release: Release = Release.DEFAULT) -> Outcome:
     """Nodes carry NFD labels, but none has a GPU."""
-    return _ready(NO_GPU_NODES, "No GPU node exists; waiting for one to join the cluster", notes, release)
+    labels = ", ".join(names.PCI_GPU_LABELS)
+    message = (
+        "No GPU node exists; waiting for one to join the cluster: a node on which node feature discovery (NFD) sets "
+        f"one of these labels to true: {labels}"
+    )
+    return _ready(NO_GPU_NODES, message, notes, release)
 
 
 def nfd_labels_missing(notes: Sequence[str] = (), *, release: Release = Release.DEFAULT) -> Outcome:
