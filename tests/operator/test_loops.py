@@ -304,6 +304,7 @@ async def test_without_gpus_there_are_no_daemon_sets(cluster: Cluster) -> None:
     assert ("runtimeclasses", "nvidia") in cluster.ours()
     cluster.api.edit("nodes", "cpu", lambda obj: obj["metadata"]["labels"].update({names.KERNEL_VERSION: "6"}))
     await cluster.until(lambda: cluster.condition("Ready")["reason"] == "NoGPUNodes")
+    assert all(key in cluster.condition("Ready")["message"] for key in names.PCI_GPU_LABELS), "1469: what is looked for"
     cluster.node("gpu")
     await cluster.until(lambda: cluster.condition("Ready")["reason"] == "Reconciled")
     assert "nvidia-driver-daemonset" in cluster.api.all("daemonsets")
@@ -367,7 +368,9 @@ async def test_a_driver_upgrade_in_progress_is_not_ready(cluster: Cluster) -> No
 
     cluster.api.edit("pods", pod, age, NS)
     await cluster.until(lambda: cluster.status()["state"] == "notReady")
-    assert cluster.condition()["message"] == "states not ready: [state-driver]"
+    assert cluster.condition()["message"] == (
+        "states not ready: [state-driver]; state-driver: pod is outdated, upgrade pending"
+    )
     cluster.api.edit("pods", pod, lambda obj: obj["metadata"]["labels"].update({"controller-revision-hash": "r1"}), NS)
     await cluster.ready()
 
@@ -390,7 +393,11 @@ BAD: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     ("wrong type", {"driver": {"enabled": "yes"}}, ("spec.driver.enabled",)),
     ("impossible enum", {"mig": {"strategy": "double"}}, ("mig.strategy",)),
     ("NRI without CDI", {"cdi": {"enabled": False, "nriPluginEnabled": True}}, ("cdi.enabled", "cdi.nriPluginEnabled")),
-    ("missing image", {"toolkit": {"repository": None, "image": None, "version": None}}, ("CONTAINER_TOOLKIT_IMAGE",)),
+    (
+        "missing image",
+        {"toolkit": {"repository": None, "image": None, "version": None}},
+        ("state-container-toolkit", "CONTAINER_TOOLKIT_IMAGE"),
+    ),
     ("GDS with precompiled", {"driver": {"usePrecompiled": True}, "gds": {"enabled": True}}, ("state-driver",)),
     ("missing ConfigMap", {"driver": {"repoConfig": {"configMapName": "repos"}}}, ("state-driver", "repos")),
     ("missing Secret", {"driver": {"secretEnv": "hidden"}}, ("state-driver", "hidden")),
@@ -415,6 +422,9 @@ async def test_bad_input_is_a_condition_and_an_event(
     cluster.edit_spec(spoil)
     await cluster.until(lambda: cluster.condition().get("reason") == "ReconcileFailed")
     assert all(part in cluster.condition()["message"] for part in said), cluster.condition()["message"]
+    assert cluster.operator is not None
+    figure = 0 if said[0].startswith("state-") else -1  # 5.6: not ready, or a policy that cannot be used
+    assert cluster.operator.metrics.get("reconciliation_status") == figure
     assert before.keys() <= cluster.ours().keys(), "an error deletes nothing"
     await cluster.quiet()
     events = [event for event in cluster.api.all("events").values() if event["reason"] == "ReconcileFailed"]

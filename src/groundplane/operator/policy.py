@@ -284,14 +284,15 @@ class Policies:
             return None
         try:
             outcome = await self._pass(decoded)
-            retry = None
+            retry, figure = None, metrics.SUCCESS if outcome.ready else metrics.NOT_READY
         except Ended as end:
+            figure = metrics.NOT_READY if end.state else metrics.POLICY_UNAVAILABLE
             outcome = status.failed(end.message, state=end.state, notes=decoded.notes, release=self._settings.release)
             retry = self._backoff.failed(name, end.error) if end.error else None
         if outcome.ready and not self._labelling.settled:
             self._waits_for_nodes = True
             return None
-        self._measure(decoded, outcome)
+        self._measure(decoded, outcome, figure)
         await self._report(document, decoded, outcome)
         if retry is None:
             self._backoff.succeeded(name)
@@ -396,7 +397,8 @@ class Policies:
         release, notes = self._settings.release, decoded.notes
         unready = [step.state for step in steps if self._why_not(step)]
         if unready:
-            return status.operands_not_ready(unready, notes, release=release)
+            outdated = [f"{step.state}: pod is outdated, upgrade pending" for step in steps if self._outdated(step)]
+            return status.operands_not_ready(unready, [*outdated, *notes], release=release)
         summary = self._nodes.fleet.summary
         if summary.nodes:
             return status.reconciled(notes, release=release)
@@ -416,16 +418,18 @@ class Policies:
             log.debug("%s is not ready: %s", step.state, "; ".join(reasons))
         return reasons
 
-    def _measure(self, decoded: Decoded, outcome: Outcome) -> None:
-        """Set the metrics of a pass (5.6)."""
+    def _outdated(self, step: Step) -> bool:
+        """Whether the state waits for pods of an older revision to be replaced, which is nobody's fault (667)."""
+        live = [self._caches.objects.get(key) for key in step.daemon_sets]
+        return step.enabled and any(self._rollouts.verdict(each).outdated for each in live)
+
+    def _measure(self, decoded: Decoded, outcome: Outcome, figure: int) -> None:
+        """Set the metrics of a pass (5.6); ``figure`` is the value of ``reconciliation_status``."""
         figures, summary = self._figures, self._nodes.fleet.summary
         figures.count_pass(failed=not outcome.ready)
         figures.set("gpu_nodes_total", self._nodes.fleet.gpu_nodes)
         figures.set("reconciliation_has_nfd_labels", summary.has_nfd)
-        result = metrics.SUCCESS if outcome.ready else metrics.NOT_READY
-        if outcome.reason == status.RECONCILE_FAILED:
-            result = metrics.POLICY_UNAVAILABLE
-        figures.set("reconciliation_status", result)
+        figures.set("reconciliation_status", figure)
         if outcome.ready and outcome.reason != status.NFD_LABELS_MISSING:
             figures.set("reconciliation_last_success_ts_seconds", self._clock.now().timestamp())
         if decoded.policy is not None:

@@ -29,10 +29,11 @@ class RevisionView(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Ready or not, and why not, for a person."""
+    """Ready or not, and why not, for a person. ``outdated``: pods of an older revision have yet to be replaced."""
 
     ready: bool
     why: str = ""
+    outdated: bool = False
 
 
 class PodTally(msgspec.Struct):
@@ -119,7 +120,8 @@ def _on_delete(pods: PodTally, revision: str) -> Verdict:
         return Verdict(False, "no ControllerRevision yet")
     old = pods.total - pods.hashes[revision]
     if old:
-        return Verdict(False, f"{old} of {pods.total} pods run an older revision than {revision}")
+        why = f"{old} of {pods.total} pods run an older revision than {revision}, upgrade pending"
+        return Verdict(False, why, outdated=True)
     if pods.unready:
         return Verdict(False, f"{pods.unready} of {pods.total} pods are not Running and Ready")
     return READY

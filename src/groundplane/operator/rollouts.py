@@ -2,7 +2,7 @@
 
 A DaemonSet with strategy RollingUpdate tells by its own status. One with OnDelete tells only by its pods, so the pods
 behind its selector are watched and tallied as they change: a thousand driver pods coming up cost a thousand small sums,
-and a pass over the policy is asked for only when some verdict flips.
+and a pass over the policy is asked for only when some verdict flips: ready or not, waiting for outdated pods or not.
 """
 
 import asyncio
@@ -70,7 +70,8 @@ class Rollouts:
         self._stop_informer = stop
         self._flipped = flipped
         self._pods: dict[str, PodsBehind] = {}
-        self._ready: dict[str, bool] = {}
+        self._said: dict[str, tuple[bool, bool]] = {}
+        """What was last said of each DaemonSet, by UID: ready, outdated."""
 
     def start(self) -> None:
         """Listen to revisions, and watch the pods of the DaemonSets that are there already."""
@@ -101,7 +102,7 @@ class Rollouts:
         if new is not None:
             self._check(new)
         elif old is not None:
-            self._ready.pop(old["metadata"]["uid"], None)
+            self._said.pop(old["metadata"]["uid"], None)
 
     def _watch_pods(self) -> None:
         wanted = {selector_of(ds) for ds in self._daemon_sets() if readiness.needs_pods(ds)}
@@ -128,9 +129,10 @@ class Rollouts:
             self._check(live)
 
     def _check(self, live: Mapping[str, Any]) -> None:
-        uid, ready = live["metadata"]["uid"], self.verdict(live).ready
-        if self._ready.get(uid) != ready:
-            self._ready[uid] = ready
+        uid, verdict = live["metadata"]["uid"], self.verdict(live)
+        said = verdict.ready, verdict.outdated
+        if self._said.get(uid) != said:
+            self._said[uid] = said
             self._flipped()
 
 
