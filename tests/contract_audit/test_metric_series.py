@@ -4,13 +4,24 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from groundplane.operator.metrics import Metrics
 
-GAUGES = """
-    gpu_nodes_total reconciliation_status reconciliation_last_success_ts_seconds reconciliation_has_nfd_labels
-    openshift_driver_toolkit_enabled openshift_driver_toolkit_nfd_too_old openshift_driver_toolkit_imagestream_missing
-    openshift_driver_toolkit_rhcos_tags_missing openshift_driver_toolkit_imagestream_broken driver_auto_upgrade_enabled
-    nodes_upgrades_in_progress nodes_upgrades_done nodes_upgrades_failed nodes_upgrades_available nodes_upgrades_pending
-""".split()
-COUNTERS = "reconciliation_total reconciliation_failed_total".split()
+GAUGES = [
+    "gpu_nodes_total",
+    "reconciliation_status",
+    "reconciliation_last_success_ts_seconds",
+    "reconciliation_has_nfd_labels",
+    "openshift_driver_toolkit_enabled",
+    "openshift_driver_toolkit_nfd_too_old",
+    "openshift_driver_toolkit_imagestream_missing",
+    "openshift_driver_toolkit_rhcos_tags_missing",
+    "openshift_driver_toolkit_imagestream_broken",
+    "driver_auto_upgrade_enabled",
+    "nodes_upgrades_in_progress",
+    "nodes_upgrades_done",
+    "nodes_upgrades_failed",
+    "nodes_upgrades_available",
+    "nodes_upgrades_pending",
+]
+COUNTERS = ["reconciliation_total", "reconciliation_failed_total"]
 
 
 def _series(metrics):
