@@ -73,6 +73,7 @@ class Table:
         self.limit = limit
         self.compacted = 0
         self.listeners: list[Listener] = []
+        self.on_drop: list[Callable[[], None]] = []
 
     def get(self, key: Key) -> Stored | None:
         """Return the object or None."""
@@ -113,8 +114,10 @@ class Store:
         return table
 
     def drop(self, resource: Id) -> None:
-        """Forget a resource that is no longer served; its listeners are not told."""
-        self._tables.pop(resource, None)
+        """Forget a resource that is no longer served, and end what follows it: those in `Table.on_drop` are called."""
+        table = self._tables.pop(resource, None)
+        for end in tuple(table.on_drop) if table is not None else ():
+            end()
 
     def get(self, resource: Id, namespace: str, name: str) -> Stored | None:
         """Return the stored object or None."""

@@ -46,6 +46,7 @@ class Watch:
         for event in past:
             self._offer(event)
         table.listeners.append(self._offer)
+        table.on_drop.append(self.close)
 
     def _offer(self, event: Event) -> None:
         if self._namespace is not None and event.key[0] != self._namespace:
@@ -107,6 +108,7 @@ class Watch:
         if not self._closed:
             self._closed = True
             self._table.listeners.remove(self._offer)
+            self._table.on_drop.remove(self.close)
             self._ready.set()
 
     def __aiter__(self) -> Watch:
