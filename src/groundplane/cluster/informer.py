@@ -157,6 +157,9 @@ class Informer(Generic[T]):
             log.info("%s: version %s is too old for the server, listing again", self.kind.resource, self._version)
             self._version = ""
             return error
+        except errors.NotFound as error:
+            self._version = ""  # the CRD is gone: when it is back, nothing of what we know need still be true
+            return error
         except errors.ClusterError as error:
             return error
         return None
