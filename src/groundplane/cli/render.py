@@ -78,6 +78,8 @@ def load_policy(path: str) -> "Loaded":
         loaded = codec.load_cluster_policy(document)
     except codec.PolicyError as error:
         raise click.ClickException(f"{path}: {error}") from error
+    if not loaded.policy.metadata.name:
+        raise click.ClickException(f"{path}: metadata.name: missing; give the ClusterPolicy a name")
     for field in loaded.unknown:
         meant = codec.suggest(field)
         hint = f"; did you mean {meant}?" if meant else ""
