@@ -20,7 +20,6 @@ from typing import Any
 
 import msgspec
 
-from groundplane.api import names
 from groundplane.lab import cluster, demo, resources
 from groundplane.lab.kubelet import hollow
 
@@ -49,7 +48,8 @@ class Labelling(msgspec.Struct, frozen=True):
 
 
 def _policy() -> dict[str, Any]:
-    return demo.data("guide-baseline.yaml")
+    document: dict[str, Any] = demo.data("guide-baseline.yaml")
+    return document
 
 
 async def _label(nodes: int, start: Callable[[ApiServer, Path], process.Child]) -> Labelling:
@@ -103,7 +103,7 @@ class Whole(msgspec.Struct):
     joins_s: list[float]
     join_writes: int
     usage: process.Usage
-    ready_cpu_mib: float | None
+    ready_mib: float
     node_writes: int
 
 
@@ -125,7 +125,7 @@ async def _whole(nodes: int, quiet_s: float) -> Whole:
                 labelled_s = max(seen.labelled.values()) - began
                 await until(lambda: lab.policy_state() == "ready", check, 900, "policy ready")
                 ready_s = time.monotonic() - began
-                rss = child.rss_mib()
+                rss = child.memory_mib("VmRSS")
                 await asyncio.sleep(SETTLE_S)
                 cold = count(lab.faults, OPERATOR_AGENT)
                 node_writes = seen.writes.total()
@@ -162,7 +162,7 @@ def _row(nodes: int, found: Whole) -> list[object]:
     writes = sum(n for (verb, _), n in found.cold.items() if verb in WRITES)
     return [
         *(nodes, found.labelled_s, found.ready_s, found.cold.total(), writes, found.node_writes),
-        *(found.usage.peak_mib, LIMITS_MIB.get(nodes), found.ready_cpu_mib, found.usage.cpu_s),
+        *(found.usage.peak_mib, LIMITS_MIB.get(nodes), found.ready_mib, found.usage.cpu_s),
         *(_quiet(found.quiet).total(), statistics.median(found.joins_s) * 1000, JOIN_LIMIT_MS, found.join_writes),
     ]
 

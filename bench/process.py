@@ -60,22 +60,26 @@ class Child:
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
-    def rss_mib(self) -> float | None:
-        """Its resident memory now; None where the system does not tell."""
+    def memory_mib(self, field: str) -> float:
+        """``VmRSS`` or ``VmHWM`` (its peak) in MiB, 0 on a system without /proc.
+
+        What ``wait4`` reports in the end is no use: it counts what the parent held when it started the process.
+        """
         try:
-            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+            lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
         except FileNotFoundError:
-            return None
-        return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+            return 0.0
+        found = dict(line.split(":", 1) for line in lines if ":" in line)
+        return int(found[field].split()[0]) / 1024 if field in found else 0.0
 
     async def stop(self) -> Usage:
         """End it by SIGTERM and wait for it; the loop goes on serving what it still has to say."""
+        peak = self.memory_mib("VmHWM")
         self._process.send_signal(signal.SIGTERM)
         _pid, status, usage = await asyncio.to_thread(os.wait4, self._process.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(status)
         self._log.close()
-        unit = 1024 if sys.platform.startswith("linux") else 1024 * 1024
-        return Usage(usage.ru_maxrss / unit, usage.ru_utime + usage.ru_stime)
+        return Usage(peak, usage.ru_utime + usage.ru_stime)
 
 
 def operator(kubeconfig: Path, namespace: str) -> Child:
