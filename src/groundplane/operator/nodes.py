@@ -69,8 +69,12 @@ class NodeStore:
             return
         name = seen.name
         answer = self._answers.get(name)
-        if answer is not None and change.new is not None and _older(change.new, answer):
-            return
+        if answer is not None and change.new is not None:
+            if _older(change.new, answer):
+                return
+            if _same_version(change.new, answer):  # the echo of our own write: known, and nothing to look at
+                del self._answers[name]
+                return
         self._answers.pop(name, None)
         self._sum_up(name, change.new)
         for listener in self._listeners:
@@ -80,6 +84,10 @@ class NodeStore:
         if self.fleet.update(name, node):
             for listener in self._summary_listeners:
                 listener()
+
+
+def _same_version(one: NodeView, other: NodeView) -> bool:
+    return one.metadata.uid == other.metadata.uid and one.metadata.resourceVersion == other.metadata.resourceVersion
 
 
 def _older(one: NodeView, other: NodeView) -> bool:
