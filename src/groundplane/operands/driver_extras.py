@@ -11,7 +11,7 @@ import msgspec
 from lightkube.models.core_v1 import Container, ExecAction, Probe
 
 from ..api import clusterpolicy as cp
-from . import build, driver_config, driver_toolkit, images
+from . import build, driver_config, driver_toolkit, images, scripts
 from .driver_config import Attachment
 from .driver_pools import Pool
 from .errors import problem
@@ -165,7 +165,7 @@ def _container(
 def _install(extra: Extra) -> str:
     """Wait for the driver's sources and its module, then build."""
     return (
-        "until [ -d /run/nvidia/driver/usr/src ] && lsmod | grep nvidia; do "
+        f"{scripts.STOP_WHEN_ASKED}; until [ -d /run/nvidia/driver/usr/src ] && lsmod | grep nvidia; do "
         "echo 'waiting for the NVIDIA driver to be installed'; sleep 10; done; "
         f"exec {extra.installer} install"
     )

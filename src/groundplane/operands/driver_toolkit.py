@@ -10,7 +10,7 @@ from typing import Final
 
 from lightkube.models.core_v1 import Container
 
-from . import build
+from . import build, scripts
 from .driver_pools import Kind, Pool
 
 NAME: Final = "openshift-driver-toolkit-ctr"
@@ -27,7 +27,7 @@ VERBS: Final = {
 }
 
 _WAIT_AND_BUILD: Final = (
-    f"until [ -f {SHARED_DIR}/dir_prepared ]; do "
+    f"{scripts.STOP_WHEN_ASKED}; until [ -f {SHARED_DIR}/dir_prepared ]; do "
     "echo 'waiting for the driver container to prepare the shared folder'; sleep 10; done; "
     f"exec {SHARED_DIR}/{ENTRYPOINT} dtk-build-driver"
 )

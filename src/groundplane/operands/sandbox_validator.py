@@ -14,7 +14,7 @@ from lightkube.models.core_v1 import Container
 
 from ..api import clusterpolicy as cp
 from ..api import names
-from . import build, cc_manager, rbac, sandbox
+from . import build, cc_manager, rbac, sandbox, scripts
 from .facts import ClusterFacts
 
 STATE: Final = "state-sandbox-validation"
@@ -71,7 +71,7 @@ def _daemon_set(spec: cp.ClusterPolicySpec, facts: ClusterFacts) -> DaemonSet:
         build.validator_image(spec, facts),
         pull=validator.imagePullPolicy,
         command=("sh", "-c"),
-        args=validator.args or ("echo 'all validations passed'; while true; do sleep 86400; done",),
+        args=validator.args or (f"{scripts.DONE_WHEN_ASKED}; echo 'all validations passed'; {scripts.HOLD}",),
         env=variables,
         mounts=build.mounts(_VALIDATIONS),
         security="U0",

@@ -70,9 +70,12 @@ export WITH_SHUTDOWN_HOST_GPU_CLIENTS="$IS_HOST_DRIVER"
 exec nvidia-mig-manager
 """
 
-VALIDATED: Final = (
-    "trap 'exit 0' TERM; echo 'every layer of this node is validated'; while true; do sleep 86400 & wait $!; done"
-)
+HOLD: Final = "while true; do sleep 86400 & wait $!; done"
+"""For ever; a shell that traps a signal notices it at once here, as it waits for a background process."""
+
+DONE_WHEN_ASKED: Final = "trap 'exit 0' TERM"
+
+VALIDATED: Final = f"{DONE_WHEN_ASKED}; echo 'every layer of this node is validated'; {HOLD}"
 """What the validator's main container does once its init containers have passed; it stops at once when asked."""
 
 FORGET_VALIDATIONS: Final = f"rm -f {names.VALIDATIONS_DIR}/*-ready"

@@ -10,7 +10,7 @@ from lightkube.models.apps_v1 import DaemonSet
 
 from ..api import clusterpolicy as cp
 from ..api import names
-from . import build, driver_manager, images, rbac, sandbox
+from . import build, driver_manager, images, rbac, sandbox, scripts
 from .facts import ClusterFacts
 
 STATE: Final = "state-vfio-manager"
@@ -44,7 +44,7 @@ def _daemon_set(spec: cp.ClusterPolicySpec, facts: ClusterFacts) -> DaemonSet:
         images.resolve(section, "spec.vfioManager", "VFIO_MANAGER_IMAGE", facts.default_images),
         pull=section.imagePullPolicy,
         command=("/bin/sh", "-c"),
-        args=section.args or ("vfio-manage bind --all && while true; do sleep 86400; done",),
+        args=section.args or (f"{scripts.DONE_WHEN_ASKED}; vfio-manage bind --all && {scripts.HOLD}",),
         env=variables,
         mounts=build.mounts(*_MOUNTS),
         security="S0",

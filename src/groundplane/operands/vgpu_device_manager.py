@@ -11,7 +11,7 @@ from lightkube.models.core_v1 import EnvVar
 
 from ..api import clusterpolicy as cp
 from ..api import names
-from . import build, images, rbac, sandbox, vgpu_profiles
+from . import build, images, rbac, sandbox, scripts, vgpu_profiles
 from .facts import ClusterFacts
 
 STATE: Final = "state-vgpu-device-manager"
@@ -38,9 +38,9 @@ _VOLUMES: Final = (
 
 # Written by the validator for a vGPU manager in a container, or for one that was installed on the host.
 _MANAGER_FILES: Final = ("vgpu-manager-ready", "host-vgpu-manager-ready")
+_MANAGER_THERE: Final = " || ".join(f"[ -f {names.VALIDATIONS_DIR}/{file} ]" for file in _MANAGER_FILES)
 _WAIT: Final = (
-    f"until {' || '.join(f'[ -f {names.VALIDATIONS_DIR}/{file} ]' for file in _MANAGER_FILES)}; do "
-    "echo 'waiting for the NVIDIA vGPU manager'; sleep 5; done"
+    f"{scripts.STOP_WHEN_ASKED}; until {_MANAGER_THERE}; do echo 'waiting for the NVIDIA vGPU manager'; sleep 5; done"
 )
 
 
