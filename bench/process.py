@@ -84,7 +84,7 @@ class Child:
 
 def operator(kubeconfig: Path, namespace: str) -> Child:
     """Start the shipped operator."""
-    flags = ("--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0")
+    flags = ("--leader-elect", "--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0")
     settings = {"KUBECONFIG": str(kubeconfig), "OPERATOR_NAMESPACE": namespace}
     return Child(["groundplane", "operator", *flags], settings)
 
