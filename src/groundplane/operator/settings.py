@@ -42,7 +42,7 @@ IMAGE_VARIABLES: Final = (
 
 LEVELS: Final = {"debug": 10, "info": 20, "error": 40, "panic": 50}
 TIME_ENCODINGS: Final = ("epoch", "millis", "nano", "iso8601", "rfc3339", "rfc3339nano")
-NODE_WRITES_IN_FLIGHT: Final = 16
+NODE_WRITES_IN_FLIGHT: Final = 32
 RENEW_DEADLINE_S: Final = 10.0
 RENEW_DEADLINE_MIN_S: Final = 2.5
 LEASE_MARGIN_S: Final = 5.0
