@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import click
 import msgspec
 
 from . import documents
+from .render import load_policy
 
 if TYPE_CHECKING:
     from ..lab.demo import Outcome
@@ -75,13 +77,28 @@ def command() -> None:
     """Try everything in an embedded cluster: no GPU, no root, no network."""
 
 
-_name = click.option("--name", default="default", show_default=True, help="Which lab, when several run.")
+def _plain_name(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    """Refuse a lab name that is no plain folder name: it would reach outside the folder of the labs."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", value):
+        raise click.BadParameter(f"{value!r}: use up to 63 letters, digits, `.`, `_` and `-`, a letter or digit first")
+    return value
+
+
+_name = click.option(
+    "--name", default="default", show_default=True, callback=_plain_name, help="Which lab, when several run."
+)
 
 
 @command.command("up")
 @_name
 @click.option("--nodes", default="3", show_default=True, metavar="N|FILE", help="How many GPU nodes, or a node file.")
-@click.option("--port", default=0, show_default=True, help="TCP port on 127.0.0.1; 0 takes a free one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    show_default=True,
+    help="TCP port on 127.0.0.1; 0 takes a free one.",
+)
 @click.option("--speed", default=60.0, show_default=True, help="Cluster seconds in one real second.")
 @click.option("--policy", type=click.Path(exists=True, dir_okay=False), help="Apply this ClusterPolicy at the start.")
 @click.option("--no-operator", is_flag=True, help="Start the cluster only; run an operator against it yourself.")
@@ -103,6 +120,8 @@ def up(
     if speed <= 0:
         raise click.ClickException(f"--speed must be above 0, not {speed:g}")
     specs = _specs(nodes)
+    if policy:
+        load_policy(policy)
     if foreground:
         _run(name, specs, port, speed, policy, not no_operator)
         return
