@@ -8,6 +8,7 @@ import pytest
 from operator_harness import GPU_LABELS, NS, Cluster, policy_document
 
 from groundplane.api import names
+from groundplane.api.release import Release
 from groundplane.operands import stack
 from groundplane.operator import observe
 
@@ -276,6 +277,21 @@ async def test_service_monitors_come_and_go_with_their_crd(cluster: Cluster) -> 
     cluster.api.remove("customresourcedefinitions", crd)
     cluster.edit_spec(lambda spec: spec["gfd"].update(enabled=False))
     await cluster.until(lambda: ("daemonsets", "gpu-feature-discovery") not in cluster.ours())
+    await cluster.ready()
+
+
+async def test_what_a_person_must_change_is_in_the_condition(cluster: Cluster) -> None:
+    """26.3.3 waits for the ServiceMonitor's CRD (5.5); nothing but the condition could tell why."""
+    cluster.nodes(1)
+    document = policy_document()
+    document["spec"]["dcgmExporter"]["serviceMonitor"] = {"enabled": True}
+    cluster.policy(document=document)
+    cluster.start(release=Release.V26_3)
+    crd = "servicemonitors.monitoring.coreos.com"
+    await cluster.until(lambda: crd in cluster.condition().get("message", ""))
+    message = cluster.condition()["message"]
+    assert "state-dcgm-exporter: spec.dcgmExporter.serviceMonitor" in message
+    cluster.api.add("customresourcedefinitions", crd)
     await cluster.ready()
 
 

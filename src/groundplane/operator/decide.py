@@ -56,6 +56,8 @@ class Step(msgspec.Struct):
     deletions: list[Deletion] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
     """Why the state cannot be ready yet, besides its DaemonSets' own verdicts."""
+    obstacle: str = ""
+    """What a person must change before the state can be ready; empty when time alone may do."""
     daemon_sets: list[Key] = field(default_factory=list)
     """Those whose verdict decides whether the state is ready."""
     error: str = ""
@@ -129,7 +131,7 @@ def _disabled(state: str, live: Iterable[Object], about: Context) -> Step:
 
 
 def _enabled(result: Rendered, live: Iterable[Object], about: Context) -> Step:
-    step = Step(result.state)
+    step = Step(result.state, obstacle=result.not_ready)
     if result.not_ready:
         step.waiting.append(result.not_ready)
     desired = {Key.of(obj): obj for obj in result.objects}

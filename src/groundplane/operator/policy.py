@@ -398,7 +398,8 @@ class Policies:
         unready = [step.state for step in steps if self._why_not(step)]
         if unready:
             outdated = [f"{step.state}: pod is outdated, upgrade pending" for step in steps if self._outdated(step)]
-            return status.operands_not_ready(unready, [*outdated, *notes], release=release)
+            obstacles = [f"{step.state}: {step.obstacle}" for step in steps if step.obstacle]
+            return status.operands_not_ready(unready, [*outdated, *obstacles, *notes], release=release)
         summary = self._nodes.fleet.summary
         if summary.nodes:
             return status.reconciled(notes, release=release)
