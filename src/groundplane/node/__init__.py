@@ -1,1 +1,1 @@
-"""What runs ON a GPU node, and the host it sees: ``hostroot.py`` for every host path, ``kubeletapi`` for its sockets."""
+"""What runs ON a GPU node: ``hostroot.py`` is every host path, ``kubeletapi`` the kubelet's gRPC sockets."""
