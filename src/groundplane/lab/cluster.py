@@ -81,6 +81,7 @@ class Lab:
         self._operator_options = dict(operator_options or {})
         self._operator_client: cluster_client.Client | None = None
         self._controllers: Controllers | None = None
+        self._scheduler: scheduler.Scheduler | None = None
         self._with_operator = operator
         self._listen = (host, port)
         self._own_workdir = workdir is None
@@ -116,8 +117,8 @@ class Lab:
         )
         self._controllers = Controllers(self.api, self.clock)
         self._spawn("controllers", self._controllers.run())
-        binder = scheduler.Scheduler(self.api, self.clock, record_bindings=not self._lean)
-        self._spawn("scheduler", binder.run())
+        self._scheduler = scheduler.Scheduler(self.api, self.clock, record_bindings=not self._lean)
+        self._spawn("scheduler", self._scheduler.run())
         self.api.create(resources.CUSTOM_RESOURCE_DEFINITIONS, crd.cluster_policy_crd())
         self.api.create(
             resources.NAMESPACES,
@@ -161,9 +162,10 @@ class Lab:
 
     @property
     def idle(self) -> bool:
-        """Whether operator and controllers have nothing to do until something changes; nodes are not asked."""
-        controllers, operator = self._controllers, self.operator
-        return controllers is not None and controllers.idle and operator is not None and operator.idle
+        """Whether operator, controllers, scheduler and hollow nodes have nothing to do until something changes."""
+        plane = self._controllers is not None and self._controllers.resting
+        scheduled = self._scheduler is not None and self._scheduler.idle
+        return plane and scheduled and self.hollow.idle and self.operator is not None and self.operator.idle
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 

@@ -37,11 +37,12 @@ class Controllers:
         shared = Shared(api, clock)
         everything = Everything(shared)
         self.shared = shared
+        self._daemon_sets = DaemonSetController(shared)
         self._loops: list[Loop[Any]] = [
             NamespaceController(shared, everything, root_ca=root_ca).loop,
             NodeLifecycleController(shared).loop,
             TaintEviction(shared).loop,
-            DaemonSetController(shared).loop,
+            self._daemon_sets.loop,
             DeploymentController(shared).loop,
             ReplicaSetController(shared).loop,
             JobController(shared).loop,
@@ -55,6 +56,14 @@ class Controllers:
     def idle(self) -> bool:
         """Whether no controller has work at hand; timers may still be running."""
         return not any(len(loop) for loop in self._loops)
+
+    @property
+    def resting(self) -> bool:
+        """Whether no controller will do anything by itself: it is idle, repeats nothing and holds no status back.
+
+        Leases, deadlines and the like may still end.
+        """
+        return self.idle and not any(loop.failing for loop in self._loops) and not self._daemon_sets.pending
 
     async def run(self) -> None:
         """Work until cancelled."""

@@ -373,6 +373,11 @@ class DaemonSetController:
             self._recorder.event(about, NORMAL, "SucceededDaemonPod", f"Found succeeded {where}, will try to delete it")
         self._control.delete(daemon_set, pod)
 
+    @property
+    def pending(self) -> bool:
+        """Whether a node will be looked at again, or a status written, without anything having to change."""
+        return bool(self.loop.timers) or any(progress.alarms for progress in self._progress.values())
+
     def _later(self, daemon_set: Obj, node_name: str, seconds: float) -> None:
         """Look at a node again in this many cluster seconds; of several appointments the earliest holds."""
         key = objects.key(daemon_set)

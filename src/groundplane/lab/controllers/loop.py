@@ -45,6 +45,16 @@ class Loop(Generic[K]):
     def __len__(self) -> int:
         return len(self._order)
 
+    @property
+    def failing(self) -> bool:
+        """Whether some key's last attempt failed: it will be tried again."""
+        return bool(self._failures)
+
+    @property
+    def timers(self) -> int:
+        """How many keys are due later."""
+        return len(self._timers)
+
     def add(self, key: K) -> None:
         """Mark a key dirty."""
         if key not in self._waiting:

@@ -128,6 +128,11 @@ class HollowKubelet:
         self._dirty: dict[tuple[str, str], None] = {}
         self._wake = asyncio.Event()
 
+    @property
+    def idle(self) -> bool:
+        """Whether no pod waits to be served."""
+        return not self._dirty
+
     async def run(self) -> None:
         """Register the nodes and serve their pods until cancelled."""
         release = self._api.on_change(resources.PODS, self._changed)
