@@ -38,6 +38,7 @@ class Controllers:
         everything = Everything(shared)
         self.shared = shared
         self._daemon_sets = DaemonSetController(shared)
+        self._pod_gc = PodGarbageCollector(shared)
         self._loops: list[Loop[Any]] = [
             NamespaceController(shared, everything, root_ca=root_ca).loop,
             NodeLifecycleController(shared).loop,
@@ -48,7 +49,7 @@ class Controllers:
             JobController(shared).loop,
             DisruptionController(shared).loop,
             EndpointSliceController(shared).loop,
-            PodGarbageCollector(shared).loop,
+            self._pod_gc.loop,
             GarbageCollector(shared, everything).loop,
         ]
 
@@ -59,11 +60,13 @@ class Controllers:
 
     @property
     def resting(self) -> bool:
-        """Whether no controller will do anything by itself: it is idle, repeats nothing and holds no status back.
+        """Whether no controller will do anything by itself: it is idle, repeats nothing, holds no status back, and
+        no pod waits to be collected.
 
         Leases, deadlines and the like may still end.
         """
-        return self.idle and not any(loop.failing for loop in self._loops) and not self._daemon_sets.pending
+        pending = self._daemon_sets.pending or bool(self._pod_gc.loop.timers)
+        return self.idle and not pending and not any(loop.failing for loop in self._loops)
 
     async def run(self) -> None:
         """Work until cancelled."""
