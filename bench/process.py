@@ -1,7 +1,7 @@
 """Child processes of the operator's benchmark, with their memory and CPU time: the operator, and the bare client.
 
-The bare client (``python -m bench.process URL``) lists the nodes and patches each once, 16 requests in flight, through
-the same client library, and does nothing else: nobody who speaks to that API server from Python labels nodes faster.
+The bare client (``python -m bench.process URL IN_FLIGHT``) lists the nodes and patches each once, so many requests in
+flight, through the same client library, and does nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from groundplane.api import names
 from groundplane.cluster import client, config, kinds
 from groundplane.cluster.views import MetaView
 
-IN_FLIGHT = 16
+REFERENCE_IN_FLIGHT = 16
+"""Of the bare client that the limit was stated for."""
 LABELS = (
     *(names.GPU_PRESENT, names.DEPLOY_DRIVER, names.DEPLOY_TOOLKIT, names.DEPLOY_DEVICE_PLUGIN, names.DEPLOY_GFD),
     *(names.DEPLOY_DCGM, names.DEPLOY_DCGM_EXPORTER, names.DEPLOY_NODE_STATUS_EXPORTER),
@@ -89,26 +90,26 @@ def operator(kubeconfig: Path, namespace: str) -> Child:
     return Child(["groundplane", "operator", *flags], settings)
 
 
-def bare_client(url: str) -> Child:
+def bare_client(url: str, in_flight: int) -> Child:
     """Start the bare client."""
-    return Child(["bench.process", url])
+    return Child(["bench.process", url, str(in_flight)])
 
 
-async def patch_all(url: str) -> None:
+async def patch_all(url: str, in_flight: int) -> None:
     """The bare client: list, then one merge patch a node."""
     body: dict[str, Any] = {
         "metadata": {"labels": dict.fromkeys(LABELS, "true"), "annotations": {names.DRIVER_UPGRADE_ENABLED: "true"}}
     }
-    async with client.Client(config.Config(server=url), user_agent="bare", max_in_flight=IN_FLIGHT) as api:
+    async with client.Client(config.Config(server=url), user_agent="bare", max_in_flight=in_flight) as api:
         waiting = [item.metadata.name for item in (await api.list(kinds.NODE, view=MetaView)).items]
 
         async def worker() -> None:
             while waiting:
                 await api.patch(kinds.NODE, waiting.pop(), body, view=MetaView)
 
-        await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
+        await asyncio.gather(*(worker() for _ in range(in_flight)))
     await asyncio.Event().wait()  # until the harness, which sees the writes, has measured and ends us
 
 
 if __name__ == "__main__":
-    asyncio.run(patch_all(sys.argv[1]))
+    asyncio.run(patch_all(sys.argv[1], int(sys.argv[2])))
