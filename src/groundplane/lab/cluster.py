@@ -8,6 +8,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from importlib import resources as package_files
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,10 +19,10 @@ from ..api import crd, names, release
 from ..cluster import client as cluster_client
 from ..cluster import config as cluster_config
 from ..operator import process as operator_process
+from . import access, http, programs, resources, scheduler
 from . import api as lab_api
 from . import clock as lab_clock
 from . import faults as lab_faults
-from . import http, programs, resources, scheduler
 from .controllers import Controllers
 from .kubelet import HollowKubelet, Kubelet, NodePool
 from .nodes import NodeSpec
@@ -35,8 +36,20 @@ DEFAULT_SPEED = 60.0
 LEAN_FROM = 500
 """Hollow nodes from which the lab leaves out what nobody reads at that size: updated fields, Scheduled events."""
 
+ADMIN = access.User("lab-admin", ("system:masters",))
+OPERATOR = access.User(f"system:serviceaccount:{OPERATOR_NAMESPACE}:gpu-operator", ("system:authenticated",))
+ADMIN_TOKEN = "lab-admin"
+OPERATOR_TOKEN = "lab-operator"
+"""Tokens of a lab with access control (``rbac=True``); it listens on the loopback address only."""
+
 POLL_S = 0.02
 """Real seconds between two looks at a condition that is waited for."""
+
+
+def data(name: str) -> Any:
+    """Return a YAML document that ships with the lab."""
+    text = package_files.files(__package__).joinpath("data", name).read_text(encoding="utf-8")
+    return yaml.safe_load(text)
 
 
 class LabError(RuntimeError):
@@ -50,7 +63,8 @@ class Lab:
     marked as running (for benches at scale; :attr:`hollow` adds and removes them later). ``speed`` is cluster seconds
     per real second. ``workdir`` keeps the hosts' files; without it a temporary folder is used and removed at the end.
     ``operator_options`` are settings of the operator that differ from the lab's; ``operator_on_cluster_time`` has its
-    timers follow the lab's clock.
+    timers follow the lab's clock. With ``rbac`` every request is checked: :meth:`client` may do everything, the
+    operator what ``data/operator-rbac.yaml`` grants, and a caller without a token nothing.
     """
 
     def __init__(
@@ -113,7 +127,13 @@ class Lab:
     async def _start(self) -> None:
         host, port = self._listen
         self._server = await http.serve(
-            self.api, host=host, port=port, clock=self.clock, nodes=self._pool, faults=self.faults
+            self.api,
+            host=host,
+            port=port,
+            clock=self.clock,
+            nodes=self._pool,
+            faults=self.faults,
+            tokens={ADMIN_TOKEN: ADMIN, OPERATOR_TOKEN: OPERATOR},
         )
         self._controllers = Controllers(self.api, self.clock)
         self._spawn("controllers", self._controllers.run())
@@ -124,11 +144,18 @@ class Lab:
             resources.NAMESPACES,
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OPERATOR_NAMESPACE}},
         )
+        if self.api.rbac:
+            self._grant(data("operator-rbac.yaml"))
         for spec in self._specs:
             self.add_node(spec)
         self._spawn("hollow", self.hollow.run())
         if self._with_operator:
             self.start_operator()
+
+    def _grant(self, documents: Iterable[dict[str, Any]]) -> None:
+        for document in documents:
+            resource = self.api.of_kind(document["kind"], document["apiVersion"])
+            self.api.create(resource, document, document["metadata"].get("namespace"))
 
     async def close(self) -> None:
         """Stop the operator, then the nodes, then the control plane. Safe to call twice."""
@@ -223,7 +250,7 @@ class Lab:
         settings = msgspec.structs.replace(settings, **self._operator_options)
         on_cluster_time = self._operator_on_cluster_time
         sleep = self.clock.sleep if on_cluster_time else asyncio.sleep
-        config = cluster_config.Config(server=self.url)
+        config = cluster_config.Config(server=self.url, token=OPERATOR_TOKEN if self.api.rbac else None)
         async with cluster_client.Client(config, user_agent=OPERATOR_USER_AGENT, sleep=sleep) as client:
             clock = self.clock if on_cluster_time else None
             self.operator = operator_process.Operator(settings, client, clock=clock)
@@ -258,8 +285,9 @@ class Lab:
         return self._server.url
 
     def client(self, *, user_agent: str = "groundplane-lab") -> cluster_client.Client:
-        """Return a client of the lab's API."""
-        return cluster_client.Client(cluster_config.Config(server=self.url), user_agent=user_agent)
+        """Return a client of the lab's API that may do everything."""
+        token = ADMIN_TOKEN if self.api.rbac else None
+        return cluster_client.Client(cluster_config.Config(server=self.url, token=token), user_agent=user_agent)
 
     def kubeconfig(self, path: Path) -> Path:
         """Write a kubeconfig for the lab and return its path."""

@@ -7,15 +7,14 @@ row comes from the API, the CUDA result from the pods' logs and exit codes.
 import asyncio
 import time
 from collections.abc import Callable
-from importlib import resources as package_files
 from typing import Any
 
 import msgspec
-import yaml
 
 from ..api import names
 from . import layers, resources
 from .cluster import Lab
+from .cluster import data as data
 
 LOOK_EVERY_S = 0.1
 """Real seconds between two looks at the cluster."""
@@ -65,12 +64,6 @@ class Outcome(msgspec.Struct, frozen=True):
             and len(self.checks) == len(gpu_rows)
             and all(check.passed for check in self.checks)
         )
-
-
-def data(name: str) -> Any:
-    """Return a YAML document that ships with the lab."""
-    text = package_files.files(__package__).joinpath("data", name).read_text(encoding="utf-8")
-    return yaml.safe_load(text)
 
 
 def cuda_check_pod(node: str) -> dict[str, Any]:

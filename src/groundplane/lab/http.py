@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 from aiohttp import web
 from multidict import MultiDict
 
-from . import access, bodies, conversion, discovery, openapi, remote, representation, requests, status
+from . import access, bodies, conversion, discovery, openapi, remote, representation, requests, selectors, status
 from . import api as lab_api
 from .access import ADMIN, ANONYMOUS, Attributes, User
 from .api import Api, Clock, Options
@@ -173,18 +173,18 @@ class Handler:
         context.rule = self.faults.match(entry)
         if context.rule is not None:
             await self._fail(context, context.rule)
-        access.check(
-            self.api,
-            context.user,
-            Attributes(
-                target.verb, target.resource.group, target.resource.plural, target.subresource, target.namespace,
-                target.name,
-            ),
-        )  # fmt: skip
+        self._check(context, target, target.verb)
         response = await self._verbs[target.verb](context, target)
         if context.rule is not None and context.rule.answer == "lost":
             _reset(request)
         return response
+
+    def _check(self, context: Context, target: Target, verb: str) -> None:
+        """Refuse what access control does not allow the caller."""
+        name = target.name or _selected_name(target, context.query)
+        kind = target.resource
+        wanted = Attributes(verb, kind.group, kind.plural, target.subresource, target.namespace, name)
+        access.check(self.api, context.user, wanted)
 
     async def _fail(self, context: Context, rule: Rule) -> None:
         """Fail a request as a fault rule says; returns for those that fail later."""
@@ -380,6 +380,8 @@ class Handler:
         duplicates = options.duplicates if context.query.get("fieldValidation") in ("Strict", "Warn") else None
         body = await self._body(context, media, duplicates)
         there = self.api.store.get(target.resource.storage, target.namespace, target.name) is not None
+        if media == lab_api.APPLY_PATCH and not there:
+            self._check(context, target, "create")  # an apply that makes the object needs both verbs
         document = self.api.patch(
             target.resource, target.name, body, ns=target.namespace or None, type=media,
             subresource=target.subresource or None, force=truthy(context.query.get("force")), options=options,
@@ -581,6 +583,12 @@ def _injected(rule: Rule) -> status.StatusError:
     reason, message = _INJECTED.get(code, ("", f"injected fault {code}"))
     details = {"retryAfterSeconds": rule.retry_after} if rule.retry_after is not None else {}
     return status.StatusError(code, reason, message, details)
+
+
+def _selected_name(target: Target, query: MultiDict[str]) -> str:
+    """The one name a field selector allows: for access control such a list or watch asks for that object alone."""
+    selector = query.get("fieldSelector", "")
+    return (selectors.parse_fields(selector, target.resource).exact_name or "") if selector else ""
 
 
 def _reset(request: web.BaseRequest) -> None:
