@@ -72,6 +72,13 @@ def _read(name: str) -> Running | None:
         return None
 
 
+def _expect(name: str) -> Running:
+    running = _read(name)
+    if running is None:
+        raise click.ClickException(f"no lab named {name!r} is running; start one with `groundplane lab up`")
+    return running
+
+
 @click.group("lab")
 def command() -> None:
     """Try everything in an embedded cluster: no GPU, no root, no network."""
@@ -225,9 +232,7 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
 @click.option("--timeout", default=20.0, show_default=True, help="Seconds to wait before it is killed.")
 def down(name: str, timeout: float) -> None:
     """End a lab."""
-    running = _read(name)
-    if running is None:
-        raise click.ClickException(f"no lab named {name!r} is running")
+    running = _expect(name)
     os.kill(running.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout
     while _holds_lock(name):
@@ -250,9 +255,7 @@ def _holds_lock(name: str) -> bool:
 @_name
 def status(name: str) -> None:
     """Show a running lab's nodes and how far the stack has come up on each."""
-    running = _read(name)
-    if running is None:
-        raise click.ClickException(f"no lab named {name!r} is running; start one with `groundplane lab up`")
+    running = _expect(name)
     _print_running(running)
     asyncio.run(_print_status(running))
 
@@ -274,6 +277,14 @@ async def _print_status(running: Running) -> None:
         click.echo(f"ClusterPolicy {policy['metadata']['name']}: {state}")
     if not policies:
         click.echo("no ClusterPolicy: apply one, and the operator brings the stack up")
+
+
+@command.command("kubeconfig")
+@_name
+def kubeconfig(name: str) -> None:
+    """Print the path of a running lab's kubeconfig: export KUBECONFIG="$(groundplane lab kubeconfig)"."""
+    running = _expect(name)
+    click.echo(running.kubeconfig)
 
 
 @command.command("demo")
