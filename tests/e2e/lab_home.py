@@ -31,7 +31,7 @@ class LabHome:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         bin_folder = Path(sys.executable).parent
-        self.state = folder / "groundplane" / "lab" / "default" / "lab.json"
+        self.state = self.state_of("default")
         self.environment = {
             "HOME": str(folder),
             "GROUNDPLANE_HOME": str(folder / "groundplane"),
@@ -40,10 +40,11 @@ class LabHome:
             "LANG": "C.UTF-8",
         }
 
-    def run(self, *argv: str, stdin: str = "", **environment: str) -> Result:
-        """Run a command to its end."""
+    def run(self, *argv: str, stdin: str = "", limit_s: float = LIMIT_S, **environment: str) -> Result:
+        """Run a command in the home folder to its end."""
+        variables = self.environment | environment
         done = subprocess.run(
-            argv, input=stdin, capture_output=True, text=True, timeout=LIMIT_S, env=self.environment | environment
+            argv, input=stdin, capture_output=True, text=True, timeout=limit_s, env=variables, cwd=self.folder
         )
         return Result(done.returncode, done.stdout, done.stderr)
 
@@ -83,12 +84,17 @@ class LabHome:
             process.communicate()
         return lines
 
-    def close(self) -> None:
-        """End the lab as a person would, and by its process id if that fails."""
-        if not self.state.exists():
+    def state_of(self, name: str) -> Path:
+        """Where a running lab says what it is."""
+        return self.folder / "groundplane" / "lab" / name / "lab.json"
+
+    def close(self, name: str = "default") -> None:
+        """End a lab as a person would, and by its process id if that fails."""
+        state = self.state_of(name)
+        if not state.exists():
             return
-        pid = json.loads(self.state.read_text())["pid"]
-        ended = self.run("groundplane", "lab", "down")
+        pid = json.loads(state.read_text())["pid"]
+        ended = self.run("groundplane", "lab", "down", "--name", name)
         if ended.code != 0 and alive(pid):
             os.kill(pid, signal.SIGKILL)
         assert ended.code == 0, ended.err
