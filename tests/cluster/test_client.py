@@ -172,6 +172,12 @@ async def test_a_client_that_is_not_open_says_so() -> None:
         await Client(Config(server="http://127.0.0.1:1")).get(kinds.NODE, "a")
 
 
+async def test_a_client_that_was_closed_has_lost_its_connection(client: Client) -> None:
+    await client.close()
+    with pytest.raises(errors.ConnectionLost, match="has been closed"):
+        await client.get(kinds.NODE, "a")
+
+
 # --- retries -----------------------------------------------------------------------------------------------------
 
 

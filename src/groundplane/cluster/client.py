@@ -186,6 +186,7 @@ class Client:
         self._slots = asyncio.Semaphore(max_in_flight)
         self._proxy = config.proxy_url or _environment_proxy(config.server)
         self._open: aiohttp.ClientSession | None = None
+        self._closed = False
 
     async def __aenter__(self) -> "Client":
         connector = aiohttp.TCPConnector(
@@ -208,7 +209,8 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; watches end with :class:`~.errors.ConnectionLost`."""
+        """Close every connection; watches, and requests from now on, end with :class:`~.errors.ConnectionLost`."""
+        self._closed = True
         if self._open is not None:
             await self._open.close()
             self._open = None
@@ -665,6 +667,8 @@ class Client:
         self, request: _Request, limits: aiohttp.ClientTimeout, *, head_s: float | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """An answer whose head has arrived, within ``head_s`` seconds if that is given."""
+        if self._open is None and self._closed:
+            raise errors.ConnectionLost(f"{request.what}: the client has been closed")
         if self._open is None:
             raise RuntimeError("the client is not open: use `async with Client(config) as client`")
         credentials = await self._auth.current()
