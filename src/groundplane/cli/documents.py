@@ -107,12 +107,17 @@ def of_kind(items: list[dict[str, Any]], kind: str, path: str) -> dict[str, Any]
 
     Raises :class:`click.ClickException` for none or several.
     """
-    items = [each for item in items for each in _unpacked(item, kind)]
+    items = unpacked(items, kind)
     found = [item for item in items if item.get("kind") == kind]
     if len(found) != 1:
         kinds = ", ".join(str(item.get("kind")) for item in items) or "nothing"
         raise click.ClickException(f"{path}: expected one {kind}, found {len(found)} (the file holds: {kinds})")
     return found[0]
+
+
+def unpacked(items: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Return documents with the items of Lists, and of typed lists of ``kind``, in their place."""
+    return [each for item in items for each in _unpacked(item, kind)]
 
 
 def _unpacked(item: dict[str, Any], kind: str) -> list[dict[str, Any]]:

@@ -10,9 +10,11 @@ import contextlib
 import fcntl
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -200,10 +202,11 @@ async def _serve(
     home = _home(name)
     state = home / "lab.json"
     try:
-        async with cluster.Lab(specs, speed=speed, port=port, operator=operator) as lab:
+        workdir = _fresh_workdir(home)
+        async with cluster.Lab(specs, speed=speed, port=port, operator=operator, workdir=workdir) as lab:
             kubeconfig = lab.kubeconfig(home / "kubeconfig")
             if policy:
-                await lab.apply(documents.read(policy))
+                await lab.apply(documents.unpacked(documents.read(policy), "ClusterPolicy"))
             running = Running(os.getpid(), lab.url, str(kubeconfig), len(specs))
             _write(state, msgspec.json.encode(running))
             _print_running(running)
@@ -212,6 +215,29 @@ async def _serve(
                 await _wait(stop, 1.0)
     finally:
         state.unlink(missing_ok=True)
+        _remove_workdir(home)
+
+
+def _fresh_workdir(home: Path) -> Path:
+    """Make the folder of the simulated hosts, and remove what a lab that was killed left there.
+
+    It cannot be inside ``home``: the kubelets' sockets need a short path.
+    """
+    _remove_workdir(home)
+    workdir = Path(tempfile.mkdtemp(prefix="gp-"))
+    _write(home / "workdir", str(workdir).encode())
+    return workdir
+
+
+def _remove_workdir(home: Path) -> None:
+    """Remove the folder that the last lab of this name made, if it is there. The lab's lock must be held."""
+    note = home / "workdir"
+    if not note.exists():
+        return
+    workdir = Path(note.read_text(encoding="utf-8"))
+    if workdir.name.startswith("gp-") and workdir.is_dir() and not workdir.is_symlink():
+        shutil.rmtree(workdir)
+    note.unlink()
 
 
 def _write(path: Path, content: bytes) -> None:
