@@ -211,9 +211,9 @@ class Client:
     async def close(self) -> None:
         """Close every connection; watches, and requests from now on, end with :class:`~.errors.ConnectionLost`."""
         self._closed = True
-        if self._open is not None:
-            await self._open.close()
-            self._open = None
+        session, self._open = self._open, None
+        if session is not None:
+            await session.close()
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -667,11 +667,12 @@ class Client:
         self, request: _Request, limits: aiohttp.ClientTimeout, *, head_s: float | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """An answer whose head has arrived, within ``head_s`` seconds if that is given."""
-        if self._open is None and self._closed:
-            raise errors.ConnectionLost(f"{request.what}: the client has been closed")
-        if self._open is None:
+        if self._open is None and not self._closed:
             raise RuntimeError("the client is not open: use `async with Client(config) as client`")
         credentials = await self._auth.current()
+        session = self._open
+        if session is None:
+            raise errors.ConnectionLost(f"{request.what}: the client has been closed")
         headers = {}
         if credentials.authorization is not None:
             headers["Authorization"] = credentials.authorization
@@ -680,7 +681,7 @@ class Client:
         tls: ssl.SSLContext | bool = credentials.tls or True
         try:
             async with asyncio.timeout(head_s):
-                response = await self._open.request(
+                response = await session.request(
                     request.method,
                     request.url,
                     data=request.body,
