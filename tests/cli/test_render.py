@@ -113,7 +113,7 @@ def test_a_referenced_config_map_must_be_given_and_then_is_mounted(tmp_path: Pat
         (["-f", DEFAULT, "--release", "24.9"], ["--release", "24.9", "26.3.3"]),
         (["-f", DEFAULT, "--state", "state-drivr"], ["state-drivr", "state-driver"]),
         (["-f", DEFAULT, "--os", "ubuntu"], ["--os", "ID:VERSION_ID"]),
-        (["-f", DEFAULT, "--nodes", DEFAULT], ["ClusterPolicy", "Node"]),
+        (["-f", DEFAULT, "--nodes", DEFAULT], [DEFAULT, "ClusterPolicy", "Node"]),
         (["-f", DEFAULT, "--with", DEFAULT], ["--with", "ClusterPolicy"]),
     ],
 )

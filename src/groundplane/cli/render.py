@@ -59,7 +59,7 @@ def command(
     try:
         views = plan.node_views(documents.read(nodes) if nodes else [_sample(kernel, os_name, runtime)])
     except plan.PlanError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(f"{nodes}: {error}" if nodes else str(error)) from error
     found = _keys([item for file in given for item in documents.read(file)], namespace)
     offline = _offline(loaded, views, namespace, chosen, found, service_monitors)
     _print(offline, views if nodes else [], output, states, loaded.policy.metadata.name, chosen)
