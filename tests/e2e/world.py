@@ -26,6 +26,7 @@ from typing import Any, Self
 import yaml
 
 from groundplane.api import names
+from groundplane.api.release import Release
 from groundplane.cluster.lease import LeaseLost
 from groundplane.lab import resources
 from groundplane.lab.cluster import OPERATOR_NAMESPACE, OPERATOR_USER_AGENT, Lab
@@ -188,9 +189,15 @@ def _short(value: Any) -> str:
 class World:
     """A lab and what is wished of it. An asynchronous context manager."""
 
-    def __init__(self, *, leader_elect: bool = False) -> None:
-        options = {"leader_elect": leader_elect, "renew_deadline_s": 10.0}
-        self.lab = Lab(speed=SPEED, operator=False, operator_on_cluster_time=True, operator_options=options)
+    def __init__(self, *, leader_elect: bool = False, release: Release = Release.DEFAULT) -> None:
+        self.release = release
+        self.lab = Lab(
+            speed=SPEED,
+            operator=False,
+            operator_release=release,
+            operator_on_cluster_time=True,
+            operator_options={"leader_elect": leader_elect, "renew_deadline_s": 10.0},
+        )
         self.policies: dict[str, Document] = {}
         self.nodes: dict[str, dict[str, str | None]] = {}
         self.capable: set[str] = set()
@@ -483,7 +490,7 @@ class World:
                 while wrong:
                     await self.at_rest()
                     self.assert_choices_kept()
-                    expected = await fresh_start(self.policies, self.beginnings())
+                    expected = await fresh_start(self.policies, self.beginnings(), self.release)
                     wrong = differences(end_state(self.lab), expected)
                     if wrong and await self._stays_at_rest():
                         break
@@ -530,11 +537,15 @@ _fresh: dict[str, Document] = {}
 """The end states of fresh clusters, by what they were started from."""
 
 
-async def fresh_start(policies: Mapping[str, Document], nodes: Mapping[str, Mapping[str, str | None]]) -> Document:
+async def fresh_start(
+    policies: Mapping[str, Document],
+    nodes: Mapping[str, Mapping[str, str | None]],
+    release: Release = Release.DEFAULT,
+) -> Document:
     """The end state of a cluster in which nothing ever happened but its start."""
-    key = json.dumps([list(policies.values()), dict(sorted(nodes.items()))], sort_keys=True)
+    key = json.dumps([str(release), list(policies.values()), dict(sorted(nodes.items()))], sort_keys=True)
     if key not in _fresh:
-        async with World() as world:
+        async with World(release=release) as world:
             for name, wished in nodes.items():
                 world.lab.hollow.join(name, wished)
             for policy in policies.values():
