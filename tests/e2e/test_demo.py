@@ -76,3 +76,20 @@ async def test_the_check_names_the_lowest_missing_layer(
             log = "".join([line async for line in client.logs("cuda-check-bare", "default")])
         assert phase() == "Failed"
     assert f"layer '{layer}'" in log
+
+
+async def test_a_runtime_class_of_another_name_reaches_the_gpu_all_the_same() -> None:
+    spec = nodes.parse({"nodes": [{"name": "gpu", "gpus": [{"model": "T4"}]}]}, "test")
+    policy = demo.data("guide-baseline.yaml")
+    policy["spec"]["operator"]["runtimeClass"] = "accelerated"
+    async with Lab(spec) as lab:
+        await lab.apply([policy])
+        await lab.wait_ready(timeout_s=PATIENCE_S)
+
+        def row() -> layers.NodeRow:
+            (only,) = layers.judge(lab.api.list(resources.NODES)["items"], lab.api.list(resources.PODS)["items"])
+            return only
+
+        await lab.wait_until(lambda: row().healthy and row().gpus == 1, timeout_s=PATIENCE_S, what="a healthy node")
+        names = {item["metadata"]["name"] for item in lab.api.list(resources.RUNTIME_CLASSES)["items"]}
+    assert names == {"accelerated", "nvidia-cdi", "nvidia-legacy"}

@@ -41,7 +41,7 @@ def inject(
     annotation = (pod["metadata"].get("annotations") or {}).get(NRI_PREFIX + container, "")
     if host.nri_plugins:
         wanted |= dict.fromkeys(name for name in annotation.split(",") if name)
-    if not wanted and handler.startswith("nvidia") and host.loaded("nvidia"):
+    if not wanted and _is_nvidia(host.runtime_handlers.get(handler, "")) and host.loaded("nvidia"):
         wanted |= dict.fromkeys(_visible(env.get("NVIDIA_VISIBLE_DEVICES", "")))
     if not wanted:
         return Injection()
@@ -54,6 +54,11 @@ def inject(
         )
     nodes = {path for name in wanted for path in _device_nodes(offered[name])}
     return Injection(tuple(gpu for gpu in host.gpus if gpu.device_node in nodes), driver=True)
+
+
+def _is_nvidia(binary: str) -> bool:
+    """Whether a handler's binary is NVIDIA's runtime, whatever the handler is called."""
+    return binary.rpartition("/")[2].startswith("nvidia-container-runtime")
 
 
 def _visible(value: str) -> list[str]:
