@@ -61,6 +61,15 @@ def test_driver_layer(labels: dict[str, str], pods: list[dict[str, Any]], expect
     assert only(labels, pods).layers["driver"] is expected
 
 
+@pytest.mark.parametrize("key", [names.DEPLOY_OPERANDS, names.DEPLOY_TOOLKIT])
+def test_what_a_person_keeps_off_a_node_is_not_waited_for(key: str) -> None:
+    row = only({key: "false", names.GPU_PRODUCT: "left over"}, [])
+    assert row.layers["hardware"] is State.HEALTHY
+    assert row.layers["runtime"] is State.ABSENT
+    others = {state for layer, state in row.layers.items() if layer not in ("hardware", "runtime")}
+    assert (others == {State.ABSENT}) is (key == names.DEPLOY_OPERANDS)
+
+
 @pytest.mark.parametrize(("gpus", "expected"), [(0, State.WAITING), (8, State.HEALTHY)])
 def test_the_plugin_layer_needs_gpus_on_offer(gpus: int, expected: State) -> None:
     row = only({names.DEPLOY_DEVICE_PLUGIN: "true"}, [pod("nvidia-device-plugin-daemonset")], gpus)

@@ -48,6 +48,7 @@ def test_fields_and_presets(tmp_path: Path) -> None:
         ("nodes: []", "at least one node"),
         ("nodes: [{name: a, gpu: 1}]", r"nodes.yaml: nodes\[0\]|unknown field `gpu`"),
         ("nodes: [{name: a, kernel: 6}]", r"nodes\[0\]\.kernel: Expected `str`"),
+        ("nodes: [{name: a, capacity: {cpu: lots}}]", r"nodes\[0\]\.capacity\.cpu: 'lots' is no quantity"),
         ("nodes: [{name: a}, {name: a}]", r"nodes\[1\]\.name: 'a' is used twice"),
         ("nodes: [{name: A}]", r"nodes\[0\]\.name: 'A' is no DNS name"),
         (

@@ -287,14 +287,20 @@ def status(name: str) -> None:
 
 
 async def _print_status(running: Running) -> None:
-    from ..cluster import client, config, kinds
+    from ..cluster import client, config, errors, kinds
     from ..lab import layers
     from . import lab_view
 
     async with client.Client(config.Config(server=running.url)) as api:
         nodes = (await api.list(kinds.NODE)).items
         pods = (await api.list(kinds.POD)).items
-        policies = (await api.list(kinds.CLUSTER_POLICY)).items
+        try:
+            policies = (await api.list(kinds.CLUSTER_POLICY)).items
+        except errors.NotFound:
+            raise click.ClickException(
+                "the cluster has no ClusterPolicy definition any more; put it back with "
+                "`groundplane crds | kubectl apply --server-side -f -`"
+            ) from None
     console = lab_view.console()
     console.print(lab_view.table(layers.judge(nodes, pods, policies), console.width))
     click.echo()

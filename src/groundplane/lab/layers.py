@@ -70,9 +70,16 @@ def _pods_state(pods: list[Document]) -> State:
 
 def _operand(app: str, deploy: str) -> Callable[[Facts], State]:
     def judge(facts: Facts) -> State:
+        if _kept_off(facts, deploy):
+            return State.ABSENT
         return _pods_state(_pods(facts, app)) if facts.label(deploy) == "true" else State.WAITING
 
     return judge
+
+
+def _kept_off(facts: Facts, deploy: str) -> bool:
+    """Whether a person keeps an operand, or all of them, off this node."""
+    return "false" in (facts.label(deploy), facts.label(names.DEPLOY_OPERANDS))
 
 
 def _hardware(facts: Facts) -> State:
@@ -93,6 +100,8 @@ def _plugin(facts: Facts) -> State:
 
 
 def _labels(facts: Facts) -> State:
+    if _kept_off(facts, names.DEPLOY_GFD):
+        return State.ABSENT
     return State.HEALTHY if facts.label(names.GPU_PRODUCT) else State.WAITING
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 import yaml
 
+from . import amounts
+
 
 class NodeFileError(ValueError):
     """A node file cannot be used; the message says file, place, what was found, what is expected and the remedy."""
@@ -220,6 +222,11 @@ def _node_problems(node: NodeSpec) -> Iterator[str]:
         yield f"hostDriver: {node.host_driver!r} is no driver version; expected a text such as '580.126.20', or null"
     for number, taint in enumerate(node.taints):
         yield from _choice(f"taints[{number}].effect", taint.effect, _EFFECTS)
+    for resource, value in node.capacity.items():
+        try:
+            amounts.exact(value)
+        except ValueError as error:
+            yield f"capacity.{resource}: {error}"
     if sum(group.count for group in node.gpus) > COUNT_LIMIT:
         yield f"gpus: more than {COUNT_LIMIT} GPUs in one node; split them over several nodes"
     for number, group in enumerate(node.gpus):
