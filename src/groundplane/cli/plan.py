@@ -77,14 +77,9 @@ def _print(report: "Report") -> None:
         click.echo(f"waits: {waiting}")
     for problem in report.problems:
         click.echo(f"error: {problem}", err=True)
-    click.echo(
-        f"ClusterPolicy {report.policy}: "
-        + (
-            "nothing to change"
-            if report.empty
-            else f"{len(report.objects)} objects, {len(report.nodes)} nodes to change"
-        )
-    )
+    changes = f"{len(report.objects)} objects, {len(report.nodes)} nodes to change"
+    nothing = "cannot be carried out" if report.problems else "nothing to change"
+    click.echo(f"ClusterPolicy {report.policy}: {nothing if report.empty else changes}")
 
 
 def _document(report: "Report") -> dict[str, Any]:

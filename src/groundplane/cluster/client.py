@@ -701,7 +701,8 @@ class Client:
 
     def _lost(self, request: _Request, error: BaseException) -> errors.ConnectionLost:
         self.requests[request.verb, request.label, 0] += 1
-        text = str(error) or type(error).__name__
+        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+        text = str(cause) or type(cause).__name__
         lost = errors.ConnectionLost(f"{request.what}: no answer from {self._base}: {text}")
         lost.unsent = isinstance(error, aiohttp.ClientConnectorError)
         return lost
