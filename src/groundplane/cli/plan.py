@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import documents
 from . import output as printing
 from .render import load_policy, release
 
@@ -38,9 +37,7 @@ def command(
     from ..cluster import config, errors
     from ..operator import plan
 
-    document = documents.of_kind(documents.read(path), "ClusterPolicy", path) if path else None
-    if path:
-        load_policy(path)
+    document = load_policy(path).document if path else None
     try:
         where = config.Config.detect(kubeconfig=kubeconfig, context=context)
         report = asyncio.run(_report(where, namespace, release(release_text), document))
