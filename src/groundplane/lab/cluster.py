@@ -18,6 +18,7 @@ import yaml
 from ..api import crd, names, release
 from ..cluster import client as cluster_client
 from ..cluster import config as cluster_config
+from ..cluster import kinds
 from ..operator import process as operator_process
 from . import access, http, programs, resources, scheduler
 from . import api as lab_api
@@ -36,8 +37,6 @@ DEFAULT_SPEED = 60.0
 LEAN_FROM = 500
 """Hollow nodes from which the lab leaves out what nobody reads at that size: updated fields, Scheduled events."""
 
-ADMIN = access.User("lab-admin", ("system:masters",))
-OPERATOR = access.User(f"system:serviceaccount:{OPERATOR_NAMESPACE}:gpu-operator", ("system:authenticated",))
 ADMIN_TOKEN = "lab-admin"
 OPERATOR_TOKEN = "lab-operator"
 """Tokens of a lab with access control (``rbac=True``); it listens on the loopback address only."""
@@ -133,7 +132,10 @@ class Lab:
             clock=self.clock,
             nodes=self._pool,
             faults=self.faults,
-            tokens={ADMIN_TOKEN: ADMIN, OPERATOR_TOKEN: OPERATOR},
+            tokens={
+                ADMIN_TOKEN: access.ADMIN,
+                OPERATOR_TOKEN: access.account_user(OPERATOR_NAMESPACE, "gpu-operator"),
+            },
         )
         self._controllers = Controllers(self.api, self.clock)
         self._spawn("controllers", self._controllers.run())
@@ -306,8 +308,6 @@ class Lab:
 
     async def apply(self, documents: Iterable[dict[str, Any]]) -> None:
         """Server-side apply documents as the person ``lab``."""
-        from ..cluster import kinds
-
         async with self.client() as client:
             for document in documents:
                 await client.apply(kinds.of(document), document, field_manager="lab")
