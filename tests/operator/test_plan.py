@@ -69,7 +69,7 @@ def test_offline_tells_what_is_wrong() -> None:
 
 def test_label_changes_alone() -> None:
     policy = codec.load_cluster_policy(policy_document()).policy
-    changes = plan.node_label_changes(plan.node_views([node("a")]), policy, Release.V26_7)
+    _fleet, changes = plan.fleet_of(plan.node_views([node("a")]), policy, Release.V26_7)
     assert changes[0].labels[names.GPU_PRESENT] == "true"
     assert plan.labelled(plan.node_views([node("a")])[0], None).name == "a"
 

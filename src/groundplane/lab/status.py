@@ -91,12 +91,6 @@ def already_exists(plural: str, group: str, name: str) -> StatusError:
     return StatusError(409, "AlreadyExists", text, _details(plural, group, name))
 
 
-def generate_name_conflict(plural: str, group: str, name: str) -> StatusError:
-    """409: every name tried for a generateName was taken."""
-    text = f'{qualified(plural, group)} "{name}" already exists, the server was not able to generate a unique name'
-    return StatusError(409, "AlreadyExists", text, _details(plural, group, name, retryAfterSeconds=1))
-
-
 def conflict(plural: str, group: str, name: str, why: str) -> StatusError:
     """409: the object is not in the state the request was made for."""
     text = f'Operation cannot be fulfilled on {qualified(plural, group)} "{name}": {why}'

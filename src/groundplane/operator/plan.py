@@ -5,7 +5,7 @@ Nothing in this module writes to a cluster.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,7 +29,6 @@ from .owned import OwnedObjects
 from .policy import candidate, decode, refusals
 
 Action = Literal["create", "update", "delete"]
-OWNER_UNKNOWN: Final = ""
 
 
 class PlanError(Exception):
@@ -101,13 +100,6 @@ def _without_nulls(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _without_nulls(each) for key, each in value.items() if each is not None}
     return value
-
-
-def node_label_changes(nodes: Iterable[NodeView], policy: ClusterPolicy, release: Release) -> list[NodeChange]:
-    """What the operator would change on each of ``nodes``, in their order."""
-    want = labels.label_policy(policy.spec, release)
-    found = (labels.node_changes(node, want) for node in nodes)
-    return [change for change in found if change is not None]
 
 
 def labelled(node: NodeView, change: NodeChange | None) -> NodeView:
@@ -240,7 +232,7 @@ def _name(document: Mapping[str, Any]) -> str:
 
 
 def _uid(document: Mapping[str, Any] | None) -> str:
-    return str(document["metadata"].get("uid", "")) if document else OWNER_UNKNOWN
+    return str(document["metadata"].get("uid", "")) if document else ""
 
 
 async def _served(client: Client) -> set[Kind]:

@@ -56,10 +56,6 @@ class ContainerLog:
         """All that is kept, as text."""
         return b"".join(line.text for line in self._lines).decode(errors="replace")
 
-    def last_line(self) -> str:
-        """The last line without its end, or an empty text."""
-        return self._lines[-1].text.decode(errors="replace").rstrip("\n") if self._lines else ""
-
     async def read(
         self, *, follow: bool = False, tail_lines: int | None = None, since: datetime | None = None
     ) -> AsyncIterator[Line]:

@@ -62,10 +62,6 @@ class PodVolumes:
             except (MountError, ConfigError, OSError) as error:
                 raise MountError(f'MountVolume.SetUp failed for volume "{name}" : {error}') from error
 
-    def tear_down(self) -> None:
-        """Remove what was written for the pod."""
-        self._host.root.remove(pod_folder(self._pod["metadata"]["uid"]))
-
     def mounts(self, container: Document, env: Mapping[str, str]) -> tuple[Mount, ...]:
         """The trees of a container's volume mounts. SubPathError if a subPath leaves its volume or is missing."""
         return tuple(self._mount(mount, env) for mount in container.get("volumeMounts") or ())
