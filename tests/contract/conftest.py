@@ -1,0 +1,60 @@
+"""Fixtures of the contract cases: one lab and one real control plane a session, a fresh namespace a case.
+
+`engine` runs a case twice, as `[lab]` and as `[kubernetes]` (marker `real`). How many passed on each is printed at the
+end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from contract.engines import NAMES, Api, Cleanup, Cluster, Engine, LabThread, attached, started
+
+
+@pytest.fixture(
+    scope="session", params=[pytest.param("lab"), pytest.param("kubernetes", marks=pytest.mark.real)], ids=NAMES
+)
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    if request.param == "lab":
+        with LabThread() as lab:
+            yield lab
+    else:
+        yield attached() or started(request.getfixturevalue("real_control_plane"))
+
+
+@pytest.fixture
+def api(engine: Engine) -> Api:
+    """The engine as its administrator sees it."""
+    return engine.admin
+
+
+@pytest.fixture
+def cleanup(api: Api) -> Iterator[Cleanup]:
+    """Deletes, after the case, what it made outside its namespace."""
+    cleanup = Cleanup(api)
+    yield cleanup
+    cleanup.run()
+
+
+@pytest.fixture
+def cluster(api: Api, cleanup: Cleanup) -> Cluster:
+    return Cluster(api, cleanup)
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> str:
+    """The name of a fresh namespace with its default service account."""
+    return cluster.namespace()
+
+
+@pytest.fixture
+def core(namespace: str) -> str:
+    """The path of the fresh namespace in the core group."""
+    return f"/api/v1/namespaces/{namespace}"
+
+
+@pytest.fixture
+def apps(namespace: str) -> str:
+    """The path of the fresh namespace in apps/v1."""
+    return f"/apis/apps/v1/namespaces/{namespace}"
