@@ -246,3 +246,18 @@ def test_labels_of_the_policy_do_not_break_the_selector():
     assert template["labels"]["app"] == DRIVER
     assert template["labels"]["team"] == found["metadata"]["labels"]["team"] == "gpu"
     assert template["annotations"]["note"] == found["metadata"]["annotations"]["note"] == "x"
+
+
+@pytest.mark.parametrize("value", ["mine", "nvidia-driver"])
+def test_no_label_of_the_policy_moves_a_pod_in_or_out_of_the_drivers_anti_affinity(value):
+    changes = {"daemonsets": {"labels": {"app.kubernetes.io/component": value, "team": "gpu"}}}
+    made = {
+        name: each["spec"]["template"]["metadata"]["labels"]
+        for (kind, name), each in rendering.objects(changes=changes).items()
+        if kind == "DaemonSet"
+    }
+    drivers = {name for name, labels in made.items() if labels.get("app.kubernetes.io/component") == "nvidia-driver"}
+    assert drivers == {"nvidia-driver-daemonset"}
+    assert all(labels["team"] == "gpu" for labels in made.values())
+    others = {labels.get("app.kubernetes.io/component") for name, labels in made.items() if name not in drivers}
+    assert others == ({None} if value == "nvidia-driver" else {"mine"})

@@ -65,6 +65,8 @@ PRECOMPILED: Final = "nvidia.com/precompiled"
 CRD_SCHEMA_DIGEST: Final = "groundplane.dev/schema-digest"
 """On a CustomResourceDefinition: digest of its schema; an operator can tell that the CRD is another release's."""
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+DRIVER_COMPONENT: Final = "nvidia-driver"
+"""Value of :data:`COMPONENT_LABEL` on driver pods, by which they keep off each other's nodes."""
 PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
 
 # --- Resources and process names ------------------------------------------------------------------------------------

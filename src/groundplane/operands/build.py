@@ -436,8 +436,7 @@ def daemon_set(
         shareProcessNamespace=share_processes or None,
     )
     rewrite_host_paths(pod, spec.hostPaths)
-    protected = {"app", names.PART_OF_LABEL, *chosen}
-    user_labels = {key: value for key, value in (shared.labels or {}).items() if key not in protected}
+    user_labels = _template_labels(shared.labels or {}, own_labels, chosen)
     user_annotations = shared.annotations or {}
     return DaemonSet(
         metadata=ObjectMeta(
@@ -457,6 +456,18 @@ def daemon_set(
             updateStrategy=_update_strategy(spec, on_delete=on_delete or name.startswith(DRIVER_DAEMON_SET)),
         ),
     )
+
+
+def _template_labels(given: Mapping[str, str], own: Mapping[str, str], selector: Mapping[str, str]) -> dict[str, str]:
+    """The policy's labels as far as pods may carry them (contract 4.1).
+
+    Kept out are selector keys, and whatever would move a pod in or out of the driver pods' anti-affinity: that one driver
+    pod a node runs rests on ``app.kubernetes.io/component``, which no other pod may share and no driver pod may lose.
+    """
+    protected = {"app", names.PART_OF_LABEL, *selector}
+    if names.COMPONENT_LABEL in own or given.get(names.COMPONENT_LABEL) == names.DRIVER_COMPONENT:
+        protected.add(names.COMPONENT_LABEL)
+    return {key: value for key, value in given.items() if key not in protected}
 
 
 def tolerations(spec: cp.ClusterPolicySpec) -> list[Toleration]:

@@ -44,7 +44,7 @@ from .facts import ClusterFacts
 STATE: Final = "state-driver"
 ACCOUNT: Final = "nvidia-driver"
 BASE: Final = build.DRIVER_DAEMON_SET
-COMPONENT: Final = "nvidia-driver"
+COMPONENT: Final = names.DRIVER_COMPONENT
 CONTAINER: Final = "nvidia-driver-ctr"
 
 _MANAGER_MOUNTS: Final = (*driver_manager.MOUNTS, "run-mellanox-drivers:/run/mellanox/drivers:H")
