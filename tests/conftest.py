@@ -1,7 +1,33 @@
-"""Property tests of the api room run the same examples every time and are not timed."""
+"""What all tests share: property tests that run the same examples every time, and the real control plane."""
 
+import os
+from collections.abc import Iterator
+
+import pytest
 from contract_report import pytest_terminal_summary  # noqa: F401  (a hook)
 from hypothesis import settings
 
+from testing.realcluster import build
+from testing.realcluster.controlplane import ControlPlane
+
 settings.register_profile("api", deadline=None, derandomize=True)
 settings.load_profile("api")
+
+
+def unavailable(reason: str) -> None:
+    """End a test that cannot run on this machine: skipped on a person's, failed in CI, where nothing may go missing."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"cannot run here, and CI=true: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def real_control_plane() -> Iterator[ControlPlane]:
+    """A real kube-apiserver with controllers and scheduler, one for the session. Tests use namespaces of their own."""
+    try:
+        build.ensure(build.CONTROL_PLANE)
+    except build.UnavailableError as error:
+        unavailable(str(error))
+    users = {"operator": (), "alice": (), "bob": ("developers",)}
+    with ControlPlane(users=users, audit=True) as running:
+        yield running

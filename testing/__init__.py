@@ -1,0 +1,1 @@
+"""What groundplane is tried on: real clusters. Not part of the product, importable beside it."""

@@ -1,0 +1,3 @@
+module groundplane.test/tools
+
+go 1.26.0

@@ -1,0 +1,23 @@
+// Command pause holds a pod's namespaces until it is told to end, and reaps what is left behind in them.
+package main
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGCHLD)
+	for got := range signals {
+		if got != syscall.SIGCHLD {
+			return
+		}
+		for {
+			if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); pid <= 0 || err != nil {
+				break
+			}
+		}
+	}
+}
