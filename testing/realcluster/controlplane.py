@@ -5,6 +5,7 @@ where pods reach it. Users are tokens; `admin` may do everything, the others wha
 API server says so and, with controllers, when the default service account has appeared.
 """
 
+import base64
 import json
 import os
 import secrets
@@ -51,6 +52,11 @@ class Placement:
     """The API server's port; 0 takes a free one."""
     public_port: int = 0
     """The port of 127.0.0.1 at which callers reach the API server, where that is not its own."""
+
+    @property
+    def host(self) -> str:
+        """The name of the loopback address that the API server's certificate carries."""
+        return "localhost" if self.bind == "0.0.0.0" else self.bind
 
 
 class ControlPlane:
@@ -115,6 +121,9 @@ class ControlPlane:
         for name in ("etcd", "kube-apiserver"):
             self.processes[name].start()
             self.processes[name].wait_ready()
+        for user in (CONTROLLERS, SCHEDULER):
+            server = f"https://{self._placement.host}:{self._port}"
+            self.write_kubeconfig(self.workdir / f"inside-{user[12:]}.kubeconfig", user, server)
         others = [process for name, process in self.processes.items() if name not in ("etcd", "kube-apiserver")]
         for process in others:
             process.start()
@@ -133,7 +142,7 @@ class ControlPlane:
     @property
     def url(self) -> str:
         """The API server's address, by a name that its certificate carries."""
-        return f"https://localhost:{self._placement.public_port or self._port}"
+        return f"https://{self._placement.host}:{self._placement.public_port or self._port}"
 
     @property
     def ca_file(self) -> Path:
@@ -151,7 +160,7 @@ class ControlPlane:
 
     def kubeconfig(self, user: str = ADMIN) -> Path:
         """A kubeconfig for a user."""
-        return self._kubeconfig(user, self.url, self.workdir / f"{user.replace(':', '-')}.kubeconfig")
+        return self.write_kubeconfig(self.workdir / f"{user.replace(':', '-')}.kubeconfig", user, self.url)
 
     def request(self, method: str, path: str, body: Any = None, *, user: str = ADMIN) -> tuple[int, Any]:
         """One plain request: the status and the decoded JSON answer. OSError if nobody answers."""
@@ -167,19 +176,19 @@ class ControlPlane:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _kubeconfig(self, user: str, server: str, path: Path) -> Path:
+    def write_kubeconfig(self, path: Path, user: str, server: str) -> Path:
+        """A kubeconfig that needs no other file, for a client that reaches the API server at `server`."""
+        authority = base64.b64encode(self.ca_file.read_bytes()).decode()
         document = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [
-                {"name": "real", "cluster": {"server": server, "certificate-authority": str(self.ca_file)}},
-            ],
+            "clusters": [{"name": "real", "cluster": {"server": server, "certificate-authority-data": authority}}],
             "users": [{"name": user, "user": {"token": self.token(user)}}],
             "contexts": [{"name": "real", "context": {"cluster": "real", "user": user}}],
             "current-context": "real",
         }
+        path.touch(mode=0o600)
         path.write_text(yaml.safe_dump(document))
-        path.chmod(0o600)
         return path
 
     def _write_files(self, binaries: build.Binaries) -> None:
@@ -255,9 +264,7 @@ class ControlPlane:
         )
 
     def _client_arguments(self, user: str, port: int) -> tuple[str, ...]:
-        config = self._kubeconfig(
-            user, f"https://localhost:{self._port}", self.workdir / f"inside-{user[12:]}.kubeconfig"
-        )
+        config = self.workdir / f"inside-{user[12:]}.kubeconfig"
         return (
             f"--kubeconfig={config}",
             f"--authentication-kubeconfig={config}",
