@@ -461,8 +461,8 @@ def daemon_set(
 def _template_labels(given: Mapping[str, str], own: Mapping[str, str], selector: Mapping[str, str]) -> dict[str, str]:
     """The policy's labels as far as pods may carry them (contract 4.1).
 
-    Kept out are selector keys, and whatever would move a pod in or out of the driver pods' anti-affinity: that one driver
-    pod a node runs rests on ``app.kubernetes.io/component``, which no other pod may share and no driver pod may lose.
+    Kept out are selector keys, and whatever would move a pod in or out of the driver pods' anti-affinity: that a node
+    runs one driver pod rests on ``app.kubernetes.io/component``, which no other pod may share and no driver pod lose.
     """
     protected = {"app", names.PART_OF_LABEL, *selector}
     if names.COMPONENT_LABEL in own or given.get(names.COMPONENT_LABEL) == names.DRIVER_COMPONENT:
