@@ -24,6 +24,9 @@ COMMANDS = {
     "render": Entry("render", "Print the objects and node labels a ClusterPolicy leads to, with no cluster."),
     "plan": Entry("plan", "Print what the operator would change in a live cluster."),
     "crds": Entry("crds", "Print the custom resource definitions."),
+    "manage-crds": Entry(
+        "manage_crds", "Bring the custom resource definitions of a cluster up to date, or delete them."
+    ),
     "operator": Entry("operator", "Run the operator."),
     "lab": Entry("lab", "Try everything in an embedded cluster: no GPU, no root, no network."),
 }

@@ -1,0 +1,195 @@
+"""Bring custom resource definitions up to date, or delete them: what the chart's hooks run (contract 6).
+
+Helm installs definitions and never touches them again, so an upgraded operator would meet an old schema, by which the
+API server silently drops new fields. :func:`apply` closes that gap: after it each definition holds exactly what is
+wanted, whoever wrote it before, and the API server serves it. What a definition means is ``api/crd.py``'s.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from ..api import crd
+from ..cluster import kinds
+from ..cluster.client import Client
+from ..cluster.errors import AlreadyExists, Conflict, NotFound
+
+Document = dict[str, Any]
+Tell = Callable[[str], None]
+
+TIMEOUT_S: Final = 60.0
+"""How long a definition may take to be served, or to be gone with all its objects."""
+POLL_S: Final = 0.2
+ATTEMPTS: Final = 5
+"""How often a write is repeated when somebody else changed the definition meanwhile."""
+
+
+class DefinitionsError(Exception):
+    """A file holds no usable definitions, or a definition cannot come about; the message says which and why."""
+
+
+def shipped() -> list[Document]:
+    """The definitions of the kinds that this version of the operator knows."""
+    return [crd.cluster_policy_crd()]
+
+
+def load(path: str) -> list[Document]:
+    """The definitions in a YAML file, or in the ``.yaml`` and ``.yml`` files of a folder, in the order of their names.
+
+    Raises :class:`DefinitionsError` for a file that cannot be read, is no YAML, or holds something else.
+    """
+    place = Path(path)
+    files = sorted(each for each in place.iterdir() if each.suffix in (".yaml", ".yml")) if place.is_dir() else [place]
+    if not files:
+        raise DefinitionsError(f"{path}: no .yaml file in this folder")
+    found = [document for file in files for document in _documents(file)]
+    if not found:
+        raise DefinitionsError(f"{path}: no document in it")
+    return found
+
+
+def _documents(file: Path) -> Iterator[Document]:
+    try:
+        for document in yaml.load_all(file.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader):
+            if document is None:
+                continue
+            _check(document, file)
+            yield document
+    except (OSError, UnicodeDecodeError) as error:
+        raise DefinitionsError(f"{file}: {error}") from error
+    except yaml.YAMLError as error:
+        raise DefinitionsError(f"{file} is not YAML: {' '.join(str(error).split())}") from error
+
+
+def _check(document: object, file: Path) -> None:
+    found = "a document that is no mapping"
+    if isinstance(document, Mapping):
+        if (document.get("apiVersion"), document.get("kind")) == (kinds.CRD.api_version, kinds.CRD.kind):
+            if isinstance(document.get("metadata"), Mapping) and document["metadata"].get("name"):
+                return
+            raise DefinitionsError(f"{file}: a {kinds.CRD.kind} without metadata.name")
+        found = f"{document.get('apiVersion')} {document.get('kind')}"
+    raise DefinitionsError(f"{file}: expected {kinds.CRD.api_version} {kinds.CRD.kind}, found {found}")
+
+
+# --- apply ------------------------------------------------------------------------------------------------------------
+
+
+async def apply(
+    client: Client, definitions: Sequence[Document], *, tell: Tell = print, timeout_s: float = TIMEOUT_S
+) -> None:
+    """Create or replace each definition, then wait until the API server serves them all.
+
+    Replaced, not merged: a field that an older version described and this one does not is gone afterwards. Labels and
+    annotations of others stay. One that is right already is not written.
+
+    Raises :class:`DefinitionsError` for one that is not served in time or whose names another holds, and
+    :class:`~groundplane.cluster.errors.ClusterError` for a request that fails.
+    """
+    for definition in definitions:
+        tell(f"{definition['metadata']['name']}: {await _write(client, definition)}")
+    for definition in definitions:
+        await _served(client, definition["metadata"]["name"], timeout_s)
+
+
+async def _write(client: Client, wanted: Document) -> str:
+    """Make one definition so; what was done, in a word."""
+    name = wanted["metadata"]["name"]
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            live = await client.get(kinds.CRD, name)
+        except NotFound:
+            try:
+                await client.create(kinds.CRD, wanted)
+            except AlreadyExists:
+                continue
+            return "created"
+        merged = _merged(live, wanted)
+        try:
+            # The server's own defaults count as no difference: what it would store is compared with what it has.
+            if _meaning(await client.replace(kinds.CRD, merged, dry_run=True)) == _meaning(live):
+                return "unchanged"
+            await client.replace(kinds.CRD, merged)
+        except Conflict:
+            if attempt == ATTEMPTS:
+                raise
+            continue
+        return "updated"
+    raise DefinitionsError(f"{name}: created and deleted by somebody else {ATTEMPTS} times while it was written")
+
+
+def _merged(live: Document, wanted: Document) -> Document:
+    """The live definition with the wanted spec, and with the wanted labels and annotations beside those of others."""
+    metadata = dict(live["metadata"])
+    for key in ("labels", "annotations"):
+        if both := {**(metadata.get(key) or {}), **(wanted["metadata"].get(key) or {})}:
+            metadata[key] = both
+    return {"apiVersion": kinds.CRD.api_version, "kind": kinds.CRD.kind, "metadata": metadata, "spec": wanted["spec"]}
+
+
+def _meaning(document: Document) -> tuple[Any, ...]:
+    metadata = document["metadata"]
+    return document["spec"], metadata.get("labels") or {}, metadata.get("annotations") or {}
+
+
+async def _served(client: Client, name: str, timeout_s: float) -> None:
+    """Wait until a definition is established."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        live = await client.get(kinds.CRD, name)
+        conditions = {each["type"]: each for each in live.get("status", {}).get("conditions") or []}
+        if conditions.get("Established", {}).get("status") == "True":
+            return
+        refused = conditions.get("NamesAccepted", {})
+        if refused.get("status") == "False":
+            raise DefinitionsError(
+                f"{name}: its names are not accepted: {refused.get('message') or refused.get('reason')}; "
+                "delete the definition that holds them (kubectl get crds)"
+            )
+        if time.monotonic() >= deadline:
+            told = conditions.get("Established", {}).get("message") or "the API server says nothing about it"
+            raise DefinitionsError(f"{name}: still not served after {timeout_s:g} s: {told}")
+        await asyncio.sleep(POLL_S)
+
+
+# --- delete -----------------------------------------------------------------------------------------------------------
+
+
+async def delete(
+    client: Client, definitions: Sequence[Document], *, tell: Tell = print, timeout_s: float = TIMEOUT_S
+) -> None:
+    """Delete each definition, with all objects of its kind, and wait until they are gone.
+
+    One that is not there is no error. Raises :class:`DefinitionsError` when objects hold a definition back past
+    ``timeout_s`` (it names what they wait for), and :class:`~groundplane.cluster.errors.ClusterError`.
+    """
+    for definition in definitions:
+        name = definition["metadata"]["name"]
+        try:
+            await client.delete(kinds.CRD, name)
+        except NotFound:
+            tell(f"{name}: not there")
+            continue
+        await _gone(client, name, timeout_s)
+        tell(f"{name}: deleted")
+
+
+async def _gone(client: Client, name: str, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            live = await client.get(kinds.CRD, name)
+        except NotFound:
+            return
+        if time.monotonic() >= deadline:
+            conditions = {each["type"]: each for each in live.get("status", {}).get("conditions") or []}
+            told = conditions.get("Terminating", {}).get("message") or "no reason is given"
+            raise DefinitionsError(
+                f"{name}: still there after {timeout_s:g} s: {told}; look for finalizers of its objects "
+                f"(kubectl get {name} -o yaml)"
+            )
+        await asyncio.sleep(POLL_S)
