@@ -136,7 +136,7 @@ def _ensure_component(name: str, log: Callable[[str], None]) -> Path:
     folder = _folder(name)
     if folder.is_dir():
         return folder
-    with _locked(folder.with_suffix(".lock"), f"{name}", log):
+    with _locked(folder.parent / f"{name}.lock", name, log):
         if not folder.is_dir():
             _build(name, folder, log)
     return folder

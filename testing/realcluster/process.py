@@ -33,12 +33,14 @@ class Process:
         log: Path,
         ready: Callable[[], bool],
         environment: Mapping[str, str] | None = None,
+        pass_fds: Iterable[int] = (),
     ) -> None:
         self.name = name
         self.argv = tuple(argv)
         self.log = log
         self._ready = ready
         self._environment = environment
+        self._pass_fds = tuple(pass_fds)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -64,6 +66,7 @@ class Process:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
+                pass_fds=self._pass_fds,
                 start_new_session=True,  # a terminal's Ctrl-C is for us: we end them in order
             )
 
