@@ -9,18 +9,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from contract.ctrl_plane import Plane
 from contract.engines import NAMES, Api, Cleanup, Cluster, Engine, LabThread, attached, started
 
+from groundplane.lab.cluster import DEFAULT_SPEED
 
-@pytest.fixture(
-    scope="session", params=[pytest.param("lab"), pytest.param("kubernetes", marks=pytest.mark.real)], ids=NAMES
-)
+ENGINES = [pytest.param("lab"), pytest.param("kubernetes", marks=pytest.mark.real)]
+
+
+@pytest.fixture(scope="session", params=ENGINES, ids=NAMES)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     if request.param == "lab":
         with LabThread() as lab:
             yield lab
     else:
         yield attached() or started(request.getfixturevalue("real_control_plane"))
+
+
+@pytest.fixture(scope="session", params=ENGINES, ids=NAMES)
+def swift_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """As `engine`, but the lab's time runs fast: for controllers and scheduler, which let things wait."""
+    if request.param == "lab":
+        with LabThread(speed=DEFAULT_SPEED) as lab:
+            yield lab
+    else:
+        yield attached() or started(request.getfixturevalue("real_control_plane"))
+
+
+@pytest.fixture
+def plane(swift_engine: Engine) -> Iterator[Plane]:
+    """A namespace and nodes for a case of controllers or scheduler."""
+    with Plane(swift_engine) as plane:
+        yield plane
 
 
 @pytest.fixture

@@ -294,10 +294,10 @@ class LabThread:
     Cluster time is real time, so that what waits (leases, grace periods, back-offs) waits as long as on Kubernetes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, speed: float = 1.0) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="lab", daemon=True)
-        self.lab = lab_cluster.Lab(operator=False, rbac=True, speed=1.0)
+        self.lab = lab_cluster.Lab(operator=False, rbac=True, speed=speed)
 
     def __enter__(self) -> Engine:
         self._thread.start()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lab.ctrl_world import World, nodes_of, template
 
-from groundplane.lab import amounts, placement, scheduler
+from groundplane.lab import amounts, fitting, placement, scheduler
 from groundplane.lab import resources as res
 from groundplane.lab.controllers import objects
 from groundplane.lab.status import StatusError
@@ -50,8 +50,8 @@ async def test_binds_and_says_so() -> None:
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        ({"nodeSelector": {"zone": "c"}}, f"3 {scheduler.NOT_SELECTED}"),
-        ({"requests": {GPU: "1"}, "nodeSelector": {"zone": "a"}}, f"1 Insufficient {GPU}, 2 {scheduler.NOT_SELECTED}"),
+        ({"nodeSelector": {"zone": "c"}}, f"3 {fitting.NOT_SELECTED}"),
+        ({"requests": {GPU: "1"}, "nodeSelector": {"zone": "a"}}, f"1 Insufficient {GPU}, 2 {fitting.NOT_SELECTED}"),
         ({"requests": {"cpu": "9", "memory": "1Ti"}}, "3 Insufficient cpu, 3 Insufficient memory"),
         ({"requests": {GPU: "9"}}, "3 Insufficient nvidia.com/gpu"),
     ],
@@ -272,7 +272,7 @@ async def test_sees_what_was_there_before_it() -> None:
     ],
 )
 def test_host_ports(wanted: Any, taken: Any, clash: bool) -> None:
-    assert scheduler.ports_clash(wanted, taken) is clash
+    assert fitting.ports_clash(wanted, taken) is clash
 
 
 NODE = st.fixed_dictionaries(

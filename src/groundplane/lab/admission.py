@@ -63,8 +63,22 @@ def _priority(api: Api, document: Document, spec: Document) -> None:
         found = next((item for item in classes if item.get("globalDefault")), None)
         if found is not None:
             spec["priorityClassName"] = found["metadata"]["name"]
-    spec["priority"] = found["value"] if found is not None else 0
-    spec.setdefault("preemptionPolicy", (found or {}).get("preemptionPolicy", "PreemptLowerPriority"))
+    computed = {
+        "priority": found["value"] if found is not None else 0,
+        "preemptionPolicy": (found or {}).get("preemptionPolicy", "PreemptLowerPriority"),
+    }
+    for field, text in (
+        ("priority", "the integer value of priority"),
+        ("preemptionPolicy", "the string value of PreemptionPolicy"),
+    ):
+        given, value = spec.get(field), computed[field]
+        if given is not None and given != value:
+            why = (
+                f"{text} ({given}) must not be provided in pod spec; priority admission controller computed {value} "
+                "from the given PriorityClass name"
+            )
+            raise _forbidden(document, why)
+        spec[field] = value
 
 
 def _runtime_class(api: Api, document: Document, spec: Document) -> None:

@@ -45,6 +45,34 @@ def exact(value: str | int | float) -> Fraction:
 
 
 @lru_cache(maxsize=4096)
+def canonical(text: str) -> str:
+    """A quantity as the API writes it: no fraction, the largest suffix of its own family; ValueError if it is none.
+
+    `0.5` is `500m`, `1024Mi` is `1Gi`, `1.5Gi` is `1536Mi`. What is finer than a billionth is rounded up.
+    """
+    value = exact(text)
+    if text.strip().endswith("i") and value.denominator == 1 and abs(value) >= 1024:
+        number, power = value.numerator, 0
+        while number % 1024 == 0 and power < len(_BINARY) - 1:
+            number, power = number // 1024, power + 1
+        return f"{number}{_BINARY[power]}"
+    nano = value * 10**9
+    number, power = -(-nano.numerator // nano.denominator), -9
+    while number and number % 1000 == 0 and power < _LARGEST:
+        number, power = number // 1000, power + 3
+    if not number:
+        return "0"
+    if "e" in text or ("E" in text and not text.strip().endswith("E")):
+        return f"{number}e{power}" if power else str(number)
+    return f"{number}{_DECIMAL[power]}"
+
+
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_DECIMAL = {-9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
+_LARGEST = 18
+
+
+@lru_cache(maxsize=4096)
 def amount(resource: str, value: str | int | float) -> int:
     """A quantity in the whole units in which `resource` is counted (CPU: thousandths), rounded up."""
     units = exact(value) * (1000 if resource == "cpu" else 1)

@@ -36,7 +36,7 @@ from .managers import Writer
 from .objects import Document
 from .patch import PatchError, apply_json_patch, merge_patch, strategic
 from .patch.strategic import understands
-from .resources import PODS, Resource
+from .resources import DEPLOYMENTS, PODS, Resource
 from .schema.decode import DecodeError, Decoder
 from .store import Stored
 from .watch import Watch
@@ -288,7 +288,7 @@ class Api:
         sent = {**obj, "metadata": objects.copy(obj.get("metadata"))}  # the rest is copied when defaults are set
         meta = sent["metadata"] or {}
         if isinstance(meta, dict) and meta.get("resourceVersion"):
-            raise status.bad_request("resourceVersion should not be set on objects to be created")
+            raise status.StatusError(500, "", "resourceVersion should not be set on objects to be created")
         for attempt in range(_NAME_TRIES):
             document = self._prepare_new(res, sent, ns, options)
             name, space = document["metadata"]["name"], document["metadata"].get("namespace", "")
@@ -361,9 +361,7 @@ class Api:
         options = options or Options(manager=manager, dry_run=dry_run)
         meta = obj.get("metadata") or {}
         name = name or meta.get("name") or ""
-        if meta.get("name") and meta["name"] != name:
-            text = f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
-            raise status.bad_request(text)
+        _check_name(meta, name)
         ns = ns or meta.get("namespace")
         old = self.stored(res, name, ns)
         sent: Document = objects.copy_changed(dict(obj), old.document)
@@ -399,6 +397,9 @@ class Api:
             return subresources.update_scale(self, res, old.document, sent, options)
         before = conversion.outgoing(res, old.document)
         sent = self._patched(res, before, body, media)
+        meta = sent["metadata"] = dict(sent.get("metadata") or {})
+        _check_name(meta, name)
+        self._place(res, meta, old.key[0])
         return conversion.outgoing(res, self._replace(res, old, sent, subresource or "", options))
 
     def _patched(self, res: Resource, document: Document, body: Any, media: str) -> Document:
@@ -504,7 +505,10 @@ class Api:
         same_managers = managers.entries(before) == managers.entries(document)
         if same_managers and objects.unchanged(before, document):
             return before
-        if res.keeps_generation and objects.spec_changed(res, before, document):
+        if res.keeps_generation and (
+            objects.spec_changed(res, before, document)
+            or (res is DEPLOYMENTS and objects.annotations_differ(before, document))
+        ):
             document["metadata"]["generation"] = before["metadata"].get("generation", 0) + 1
         if options.dry_run:
             return document
@@ -608,6 +612,15 @@ _EXPIRED_CONTINUE = (
     "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
     "deleted between the time the first chunk was returned and now may show up in the list."
 )
+
+
+def _check_name(meta: Mapping[str, Any], name: str) -> None:
+    """Raise the 400 of an object whose name is not the one in the request's path."""
+    if not meta.get("name"):
+        text = f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        raise status.bad_request(text)
+    if meta["name"] != name:
+        raise status.bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
 
 
 def _token(revision: int, key: tuple[str, str]) -> str:

@@ -34,7 +34,8 @@ FLUSH_PAUSE_S = 0.01
 """Seconds between two writes into one watch: a burst of changes travels together, a single change at once."""
 _WATCH_LIMIT_S = 3600.0
 _JSON = {"Content-Type": "application/json"}
-_MAX_BODY = 8 << 20
+_MAX_BODY = 3 << 20
+_OPTIONS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions"}
 
 
 class Server:
@@ -70,12 +71,31 @@ async def serve(
     if clock is not None:
         api.clock = clock
     handler = Handler(api, nodes, faults or Faults(), dict(tokens or {}), bookmark_every_s)
-    runner = web.ServerRunner(web.Server(handler, access_log=None), shutdown_timeout=1.0)
+    server = web.Server(handler, access_log=None, request_factory=_request_factory())
+    runner = web.ServerRunner(server, shutdown_timeout=1.0)
     await runner.setup()
     site = web.TCPSite(runner, host, port)
     await site.start()
     address = runner.addresses[0]
     return Server(handler, runner, f"http://{address[0]}:{address[1]}")
+
+
+def _request_factory() -> Callable[..., web.BaseRequest]:
+    """Return what makes requests whose bodies may be as large as the API allows, which is more than aiohttp's own."""
+    loop = asyncio.get_running_loop()
+
+    def make(*parts: Any) -> web.BaseRequest:
+        return web.BaseRequest(*parts, loop, client_max_size=_MAX_BODY)
+
+    return make
+
+
+async def _read(request: web.BaseRequest) -> bytes:
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        text = f"Request entity too large: limit is {_MAX_BODY}"
+        raise status.StatusError(413, "RequestEntityTooLarge", text) from error
 
 
 class Context:
@@ -294,25 +314,17 @@ class Handler:
     # --- writing -------------------------------------------------------------------------------------------------
 
     async def _body(self, context: Context, media: str, duplicates: list[str] | None) -> Any:
-        body = await context.request.read()
-        if len(body) > _MAX_BODY:
-            raise status.StatusError(413, "RequestEntityTooLarge", "Request entity too large: limit is 8388608")
-        return bodies.read(body, media, duplicates)
+        return bodies.read(await _read(context.request), media, duplicates)
 
     def _options(self, context: Context) -> Options:
         query = context.query
-        dry_run = query.get("dryRun")
-        if dry_run not in (None, "", "All"):
-            raise status.bad_request(f'dryRun: Unsupported value: "{dry_run}": supported values: "All"')
-        validation = query.get("fieldValidation") or "Warn"
-        if validation not in ("Strict", "Warn", "Ignore"):
-            text = f'fieldValidation: Unsupported value: "{validation}": supported values: "Ignore", "Strict", "Warn"'
-            raise status.bad_request(text)
+        if causes := requests.option_problems(query):
+            raise status.invalid(_OPTIONS[context.request.method], "meta.k8s.io", "", causes)
         agent = context.request.headers.get("User-Agent", "")
         manager = query.get("fieldManager") or agent.partition("/")[0] or "unknown"
         return Options(
-            manager=manager[:128], dry_run=dry_run == "All", validation=validation, warnings=[], duplicates=[],
-            user=context.user.encode(),
+            manager=manager[:128], dry_run=query.get("dryRun") == "All",
+            validation=query.get("fieldValidation") or "Warn", warnings=[], duplicates=[], user=context.user.encode(),
         )  # fmt: skip
 
     async def _sent(self, context: Context, options: Options) -> Document:
@@ -398,7 +410,7 @@ class Handler:
         return _json(representation.one(self.api, target.resource, document, form, include), code=code, options=options)
 
     async def _delete_options(self, context: Context) -> Document:
-        body = await context.request.read()
+        body = await _read(context.request)
         asked = bodies.read(body, _media(context.request), None) if body else {}
         result: Document = asked if isinstance(asked, dict) else {}
         query = context.query
@@ -408,8 +420,10 @@ class Handler:
             result["propagationPolicy"] = query["propagationPolicy"]
         if "orphanDependents" in query:
             result["orphanDependents"] = truthy(query["orphanDependents"])
-        if query.get("dryRun") == "All":
-            result["dryRun"] = ["All"]
+        if query.get("dryRun"):
+            result["dryRun"] = query.getall("dryRun")
+        if causes := requests.dry_run_problems(result.get("dryRun") or []):
+            raise status.invalid("DeleteOptions", "meta.k8s.io", "", causes)
         return result
 
     async def _delete(self, context: Context, target: Target) -> web.StreamResponse:

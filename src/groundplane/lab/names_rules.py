@@ -47,21 +47,23 @@ CONFIG_KEY_TEXT = (
 def subdomain_problem(name: str) -> str:
     """Return what is wrong with a DNS-1123 subdomain, or an empty text."""
     if len(name) > 253:
-        return "must be no more than 253 bytes"
+        return "must be no more than 253 characters"
     return "" if _SUBDOMAIN.fullmatch(name) else SUBDOMAIN_TEXT
 
 
 def label_name_problem(name: str) -> str:
     """Return what is wrong with a DNS-1123 label, or an empty text."""
+    if "." in name:
+        return "must not contain dots"
     if len(name) > 63:
-        return "must be no more than 63 bytes"
+        return "must be no more than 63 characters"
     return "" if _LABEL.fullmatch(name) else LABEL_TEXT
 
 
 def service_name_problem(name: str) -> str:
     """Return what is wrong with a DNS-1035 label, or an empty text."""
     if len(name) > 63:
-        return "must be no more than 63 bytes"
+        return "must be no more than 63 characters"
     return "" if _SERVICE.fullmatch(name) else SERVICE_TEXT
 
 
@@ -79,7 +81,7 @@ def label_key_problem(key: str) -> str:
         if not prefix:
             return "prefix part must be non-empty"
         if problem := subdomain_problem(prefix):
-            return f"prefix part {problem}"
+            return f"prefix part {problem.replace('characters', 'bytes') if len(prefix) > 253 else problem}"
     if not name:
         return "name part must be non-empty"
     if len(name) > 63:
@@ -97,9 +99,9 @@ def label_value_problem(value: str) -> str:
 def config_key_problem(key: str) -> str:
     """Return what is wrong with a key of a ConfigMap or Secret, or an empty text."""
     if len(key) > 253:
-        return "must be no more than 253 bytes"
+        return "must be no more than 253 characters"
     if key in (".", "..") or key.startswith(".."):
-        return f"may not be '{key}'" if key in (".", "..") else "may not start with '..'"
+        return f"must not be '{key}'" if key in (".", "..") else "must not start with '..'"
     return "" if _CONFIG_KEY.fullmatch(key) else CONFIG_KEY_TEXT
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-import string
 import uuid
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from . import names_rules, status
 from .resources import Resource
@@ -15,6 +16,8 @@ from .status import Cause
 Document = dict[str, Any]
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 _BY_PATH = {"rbac.authorization.k8s.io"}
+_ANNOTATIONS_LIMIT = 256 << 10
+_STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 _SERVER_SET = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
 
 
@@ -102,7 +105,11 @@ def metadata_problems(resource: Resource, meta: Document) -> list[Cause]:
     name = meta.get("name", "")
     if not name:
         causes.append(Cause("FieldValueRequired", "Required value: name or generateName is required", "metadata.name"))
-    elif problem := _name_problem(resource, name):
+        return causes
+    prefix = meta.get("generateName", "")
+    if prefix and (problem := _name_problem(resource, prefix.removesuffix("-") + "a" * prefix.endswith("-"))):
+        causes.append(invalid("metadata.generateName", prefix, problem))
+    if problem := _name_problem(resource, name):
         causes.append(invalid("metadata.name", name, problem))
     for key, value in (meta.get("labels") or {}).items():
         if problem := names_rules.label_key_problem(key):
@@ -114,27 +121,38 @@ def metadata_problems(resource: Resource, meta: Document) -> list[Cause]:
         for key in meta.get("annotations") or {}
         if (problem := names_rules.label_key_problem(key.lower()))
     ]
-    causes += [
-        invalid("metadata.finalizers", finalizer, problem)
-        for finalizer in meta.get("finalizers") or []
-        if (problem := names_rules.label_key_problem(finalizer))
-    ]
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in (meta.get("annotations") or {}).items())
+    if size > _ANNOTATIONS_LIMIT:
+        causes.append(too_long("metadata.annotations", _ANNOTATIONS_LIMIT))
+    for index, finalizer in enumerate(meta.get("finalizers") or []):
+        if problem := names_rules.label_key_problem(finalizer):
+            causes.append(invalid("metadata.finalizers", finalizer, problem))
+        if resource.group == "" and "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+            text = "name is neither a standard finalizer name nor is it fully qualified"
+            causes.append(invalid(f"metadata.finalizers[{index}]", finalizer, text))
     return causes + _owner_problems(meta.get("ownerReferences") or [])
 
 
 def _owner_problems(owners: list[Document]) -> list[Cause]:
-    causes = [
-        invalid(f"metadata.ownerReferences[{index}].{key}", owner.get(key, ""), "must not be empty")
-        for index, owner in enumerate(owners)
-        for key in ("apiVersion", "kind", "name", "uid")
-        if not owner.get(key)
-    ]
+    causes: list[Cause] = []
+    for index, owner in enumerate(owners):
+        path = f"metadata.ownerReferences[{index}]"
+        causes += [
+            required(f"{path}.{key}", "must not be empty")
+            for key in ("apiVersion", "kind", "name", "uid")
+            if not owner.get(key)
+        ]
+        version = owner.get("apiVersion") or ""
+        if version.count("/") > 1:
+            causes.append(invalid(f"{path}.apiVersion", version, "must be <group>/<version> or <version>"))
+        elif (version, owner.get("kind")) == ("v1", "Event"):
+            causes.append(invalid(path, owner, "/v1, Kind=Event is disallowed from being an owner"))
     controllers = [owner for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
         first, second = (f"{owner['kind']}/{owner['name']}" for owner in controllers[:2])
         found = f'Found "true" in references for {first} and {second}'
         text = f"Only one reference can have Controller set to true. {found}"
-        causes.append(invalid("metadata.ownerReferences", "[]", text))
+        causes.append(invalid("metadata.ownerReferences", owners, text))
     return causes
 
 
@@ -164,6 +182,11 @@ def not_supported(field: str, value: Any, choices: tuple[str, ...]) -> Cause:
     return Cause("FieldValueNotSupported", f"Unsupported value: {quoted(value)}: supported values: {texts}", field)
 
 
+def too_long(field: str, limit: int) -> Cause:
+    """Return the cause of a text, or of texts together, with more than `limit` bytes."""
+    return Cause("FieldValueTooLong", f"Too long: may not be more than {limit} bytes", field)
+
+
 def refused(field: str, why: str) -> Cause:
     """Return the cause of a value that may not be set or changed."""
     return Cause("FieldValueForbidden", f"Forbidden: {why}", field)
@@ -179,9 +202,9 @@ def quoted(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return f'"{value}"'
+        return msgspec.json.encode(value).decode()
     if isinstance(value, dict | list):
-        return "".join(char for char in str(value) if char in string.printable)
+        return msgspec.json.encode(value).decode()
     return str(value)
 
 
@@ -189,7 +212,7 @@ def update_problems(old: Document, new: Document, meta: Document) -> list[Cause]
     """Return what an update may not do to metadata. `meta` is the metadata as the client sent it."""
     causes: list[Cause] = []
     before = old["metadata"]
-    for key in ("name", "namespace", "uid", "creationTimestamp"):
+    for key in ("name", "namespace", "uid", "deletionTimestamp", "deletionGracePeriodSeconds"):
         sent = meta.get(key)
         if sent and sent != before.get(key):
             causes.append(invalid(f"metadata.{key}", sent, "field is immutable"))
@@ -210,10 +233,19 @@ def check_preconditions(resource: Resource, name: str, stored: Document, sent: D
     meta = stored["metadata"]
     uid, version = sent.get("uid"), sent.get("resourceVersion")
     if uid and uid != meta["uid"]:
-        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}"
-        raise status.conflict(resource.plural, resource.group, name, why)
+        raise status.conflict(resource.plural, resource.group, name, _wrong_uid(resource, meta, uid))
+    if version and not version.isdigit():
+        raise status.StatusError(500, "", f'strconv.ParseUint: parsing "{version}": invalid syntax')
     if version and version not in ("0", meta["resourceVersion"]):
         raise status.stale(resource.plural, resource.group, name)
+
+
+def _wrong_uid(resource: Resource, meta: Document, uid: str) -> str:
+    """Say it as the storage does, which names the object's key in etcd."""
+    place = [resource.group, resource.plural] if resource.custom else [resource.plural]
+    key = "/".join(("/registry", *place, *filter(None, (meta.get("namespace"), meta["name"]))))
+    why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}"
+    return f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
 
 
 def spec_changed(resource: Resource, old: Document, new: Document) -> bool:
@@ -223,6 +255,11 @@ def spec_changed(resource: Resource, old: Document, new: Document) -> bool:
         ignored.add("status")
     keys = (old.keys() | new.keys()) - ignored
     return any(old.get(key) is not new.get(key) and old.get(key) != new.get(key) for key in keys)
+
+
+def annotations_differ(old: Document, new: Document) -> bool:
+    """Whether two versions have different annotations."""
+    return bool((old["metadata"].get("annotations") or {}) != (new["metadata"].get("annotations") or {}))
 
 
 def unchanged(old: Document, new: Document) -> bool:

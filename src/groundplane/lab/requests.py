@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
+from multidict import MultiDict
 
-from . import status
+from . import objects, status
 from .registry import Registry
 from .resources import Resource
+from .status import Cause
 
 _VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_VALIDATIONS = ("", "Ignore", "Strict", "Warn")
+_MANAGER_LIMIT = 128
 _STREAMED = ("exec", "attach", "portforward", "proxy")
 
 
@@ -27,6 +31,29 @@ class Target(msgspec.Struct, frozen=True):
 def truthy(value: str | None) -> bool:
     """Whether a query parameter says yes."""
     return value in ("true", "1", "True")
+
+
+def option_problems(query: MultiDict[str]) -> list[Cause]:
+    """Return what is wrong with the parameters that all writes share: dryRun, fieldManager, fieldValidation."""
+    causes = dry_run_problems(query.getall("dryRun", []))
+    manager, validation = query.get("fieldManager", ""), query.get("fieldValidation", "")
+    if len(manager.encode()) > _MANAGER_LIMIT:
+        causes.append(objects.too_long("fieldManager", _MANAGER_LIMIT))
+    for position, char in enumerate(manager):
+        if not char.isprintable():
+            why = f"invalid character U+{ord(char):04X} (at position {position})"
+            causes.append(objects.invalid("fieldManager", manager, why))
+            break
+    if validation not in _VALIDATIONS:
+        causes.append(objects.not_supported("fieldValidation", validation, _VALIDATIONS))
+    return causes
+
+
+def dry_run_problems(asked: list[str]) -> list[Cause]:
+    """Return what is wrong with dryRun, of which `All` is the only value."""
+    if any(value not in ("", "All") for value in asked):
+        return [objects.not_supported("dryRun", asked, ("All",))]
+    return []
 
 
 def parse(registry: Registry, method: str, path: str, query: Mapping[str, str]) -> Target | None:

@@ -1,10 +1,10 @@
 """The scheduler: binds pods to nodes that have what they ask for.
 
 Considered are `nodeSelector`, node affinity (required and preferred), required pod affinity and anti-affinity, taints,
-cordons, host ports, pod counts and resources, extended ones included. Pods of higher priority come first; running pods
-are never preempted. A pod that fits nowhere is looked at again when something changes that may let it: a node, or a
-pod that went. Not considered: preferred pod affinity, topology spread, volumes. Pure rules are in `placement` and
-`amounts`.
+cordons, host ports, pod counts and resources, extended ones included. Pods of higher priority come first, and make room
+for themselves among pods of lower priority. A pod that fits nowhere is looked at again when something changes that may
+let it: a node, or a pod that went. Not considered: preferred pod affinity, topology spread, volumes. Pure rules are in
+`fitting`, `topology`, `preemption`, `placement` and `amounts`.
 """
 
 import asyncio
@@ -12,19 +12,20 @@ import heapq
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from . import amounts, placement
+from . import amounts, fitting, placement, preemption
 from .api import Api
 from .clock import LabClock
 from .controllers import objects
 from .controllers.cache import Cache, PodCache, same
 from .controllers.events import NORMAL, WARNING, EventRecorder
 from .controllers.objects import Doc, Key, Obj
-from .resources import NAMESPACES, NODES, PODS
+from .fitting import Load, NodeState
+from .resources import NAMESPACES, NODES, POD_DISRUPTION_BUDGETS, PODS
 from .status import StatusError
+from .topology import Topology, required_terms
 
 log = logging.getLogger(__name__)
 
@@ -38,218 +39,36 @@ RETRY_S = 1.0
 """Cluster seconds after which a pod that could not be bound is tried again."""
 
 NO_NODES = "no nodes available to schedule pods"
-NOT_SELECTED = "node(s) didn't match Pod's node affinity/selector"
 ELSEWHERE = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
-CORDONED = "node(s) were unschedulable"
-NO_PORTS = "node(s) didn't have free ports for the requested pod ports"
-TOO_MANY = "Too many pods"
-AFFINITY = "node(s) didn't match pod affinity rules"
-ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
-EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"
-
-Port = tuple[str, str, int]
+CONFLICT = "pod affinity terms conflict. not found"
+"""Terms that name no common node. The last two words are another plugin's, which kube-scheduler lets through."""
 
 
-@dataclass(slots=True)
-class NodeState:
-    """What a node offers and what of it is taken. `node` is None for one that is gone while its pods are not."""
+class Search(NamedTuple):
+    """What a look at the nodes found: those that fit, why the others do not, and how many were out of the question."""
 
-    node: Obj | None = None
-    allocatable: amounts.Amounts = field(default_factory=dict)
-    used: amounts.Amounts = field(default_factory=dict)
-    ports: Counter[Port] = field(default_factory=Counter)
-    pods: dict[Key, "Load"] = field(default_factory=dict)
-
-
-class Load(NamedTuple):
-    """What one pod takes of its node."""
-
-    requests: amounts.Amounts
-    ports: tuple[Port, ...]
-
-
-def host_ports(spec: Doc) -> tuple[Port, ...]:
-    """The (protocol, address, port) triples a pod opens on its node."""
-    return tuple(
-        (port.get("protocol") or "TCP", port.get("hostIP") or "0.0.0.0", int(port["hostPort"]))
-        for container in spec.get("containers") or ()
-        for port in container.get("ports") or ()
-        if port.get("hostPort")
-    )
-
-
-def ports_clash(wanted: Iterable[Port], taken: Mapping[Port, int]) -> bool:
-    """Whether a wanted host port is taken, on the same address or because one of both is the wildcard."""
-    return any(
-        protocol == other_protocol and number == other_number and (address == other or "0.0.0.0" in (address, other))
-        for protocol, address, number in wanted
-        for (other_protocol, other, other_number), count in taken.items()
-        if count > 0
-    )
-
-
-def shortages(load: Load, state: NodeState) -> list[str]:
-    """What a node lacks for a pod, as the scheduler says it; a resource that is asked for as zero is never short."""
-    reasons = [TOO_MANY] if len(state.pods) + 1 > state.allocatable.get("pods", 0) else []
-    for name, wanted in sorted(load.requests.items()):
-        if wanted > 0 and wanted > state.allocatable.get(name, 0) - state.used.get(name, 0):
-            reasons.append(f"Insufficient {name}")
-    return reasons
-
-
-def node_reasons(spec: Doc, load: Load, state: NodeState) -> list[str]:
-    """Why a pod cannot run on a node, leaving other pods' affinity aside; empty if it can."""
-    node = state.node
-    if node is None:
-        return [NOT_SELECTED]
-    if placement.cordoned(node) and placement.first_untolerated(
-        spec, (placement.UNSCHEDULABLE_TAINT,), (placement.NO_SCHEDULE,)
-    ):
-        return [CORDONED]
-    taint = placement.first_untolerated(spec, placement.taints_of(node), (placement.NO_SCHEDULE, placement.NO_EXECUTE))
-    if taint is not None:
-        return [f"node(s) had untolerated taint {{{taint['key']}: {taint.get('value') or ''}}}"]
-    if not placement.node_selected(spec, node):
-        return [NOT_SELECTED]
-    if load.ports and ports_clash(load.ports, state.ports):
-        return [NO_PORTS]
-    return shortages(load, state)
+    fitting: list[str]
+    refused: dict[str, fitting.Refusal]
+    elsewhere: int = 0
+    conflict: bool = False
 
 
 def verdict(total: int, reasons: Mapping[str, int]) -> str:
     """The scheduler's sentence on a pod that fits nowhere."""
-    if not total:
-        return NO_NODES
     told = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
     return f"0/{total} nodes are available: {told}."
 
 
-def required_terms(spec: Doc, kind: str) -> Sequence[Doc]:
-    """The required terms of `podAffinity` or `podAntiAffinity`."""
-    affinity = (spec.get("affinity") or {}).get(kind) or {}
-    terms: Sequence[Doc] = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
-    return terms
+def refusal_text(total: int, search: Search) -> str:
+    """The sentence that a search without success ends in."""
+    reasons = _histogram(search.refused.values())
+    if search.elsewhere:
+        reasons[ELSEWHERE] += search.elsewhere
+    return verdict(total, reasons)
 
 
-class Topology:
-    """Which bound pods are in which topology domain: nodes by label value, and pods that keep others away."""
-
-    def __init__(self, nodes: Mapping[str, NodeState], pods: PodCache, namespaces: Cache) -> None:
-        self._nodes = nodes
-        self._pods = pods
-        self._namespaces = namespaces
-        self._domains: dict[str, defaultdict[str, set[str]]] = {}
-        self._keeping_away: dict[str, dict[Key, Obj]] = {}
-        self._away_keys: Counter[str] = Counter()
-
-    def node_changed(self, name: str, old: Obj | None, new: Obj | None) -> None:
-        """Note a node's labels."""
-        for key, domains in self._domains.items():
-            before = placement.node_labels(old).get(key) if old is not None else None
-            after = placement.node_labels(new).get(key) if new is not None else None
-            if before is not None and before != after:
-                domains[before].discard(name)
-            if after is not None:
-                domains[after].add(name)
-
-    def pod_bound(self, node: str, pod: Obj) -> None:
-        """Note a pod that runs on a node, if it keeps others away."""
-        terms = required_terms(pod["spec"], "podAntiAffinity")
-        if terms:
-            self._keeping_away.setdefault(node, {})[objects.key(pod)] = pod
-            self._away_keys.update(term["topologyKey"] for term in terms)
-
-    def pod_gone(self, node: str, key: Key) -> None:
-        """Forget a pod."""
-        found = self._keeping_away.get(node)
-        pod = found.pop(key, None) if found is not None else None
-        if pod is not None:
-            self._away_keys.subtract(term["topologyKey"] for term in required_terms(pod["spec"], "podAntiAffinity"))
-        if found is not None and not found:
-            del self._keeping_away[node]
-
-    def reasons(self, pod: Obj, node: Obj) -> list[str]:
-        """Why other pods keep a pod off a node, or are missing there."""
-        if self._kept_away(pod, node):
-            return [EXISTING_ANTI_AFFINITY]
-        spec = pod["spec"]
-        if any(self._matches_in_domain(term, pod, node) for term in required_terms(spec, "podAntiAffinity")):
-            return [ANTI_AFFINITY]
-        terms = required_terms(spec, "podAffinity")
-        if not all(self._affinity_holds(term, pod, node) for term in terms):
-            return [AFFINITY]
-        return []
-
-    def _kept_away(self, pod: Obj, node: Obj) -> bool:
-        if not self._keeping_away:
-            return False
-        labels = placement.node_labels(node)
-        for name in self._neighbours(labels):
-            for other in self._keeping_away.get(name, {}).values():
-                for term in required_terms(other["spec"], "podAntiAffinity"):
-                    there = self._nodes[name].node
-                    key = term["topologyKey"]
-                    same_domain = there is not None and labels.get(key) == placement.node_labels(there).get(key)
-                    if same_domain and key in labels and self._selects(term, other, pod):
-                        return True
-        return False
-
-    def _neighbours(self, labels: placement.Labels) -> set[str]:
-        """The nodes that share a domain, of any key a keeping-away pod uses, with a node of these labels."""
-        names: set[str] = set()
-        for key, uses in self._away_keys.items():
-            if uses and key in labels:
-                names |= self._domain(key)[labels[key]] & self._keeping_away.keys()
-        return names
-
-    def _domain(self, key: str) -> defaultdict[str, set[str]]:
-        found = self._domains.get(key)
-        if found is None:
-            found = self._domains[key] = defaultdict(set)
-            for name, state in self._nodes.items():
-                value = placement.node_labels(state.node).get(key) if state.node is not None else None
-                if value is not None:
-                    found[value].add(name)
-        return found
-
-    def _affinity_holds(self, term: Doc, pod: Obj, node: Obj) -> bool:
-        """A term also holds for the first pod of a group that is to stick together: it matches its own term."""
-        if term["topologyKey"] not in placement.node_labels(node):
-            return False
-        if self._matches_in_domain(term, pod, node):
-            return True
-        return self._selects(term, pod, pod) and not self._matches_anywhere(term, pod)
-
-    def _matches_in_domain(self, term: Doc, pod: Obj, node: Obj) -> bool:
-        value = placement.node_labels(node).get(term["topologyKey"])
-        if value is None:
-            return False
-        return any(
-            self._selects(term, pod, other)
-            for name in self._domain(term["topologyKey"])[value]
-            for other in self._bound(name)
-        )
-
-    def _matches_anywhere(self, term: Doc, pod: Obj) -> bool:
-        return any(self._selects(term, pod, other) for name in self._nodes for other in self._bound(name))
-
-    def _bound(self, node: str) -> Iterator[Obj]:
-        for key in self._nodes[node].pods:
-            pod = self._pods.at(key)
-            if pod is not None:
-                yield pod
-
-    def _selects(self, term: Doc, owner: Obj, other: Obj) -> bool:
-        """Whether a term of `owner` is about `other`."""
-        namespace = other["metadata"]["namespace"]
-        named = term.get("namespaces") or ()
-        by_label = term.get("namespaceSelector")
-        if by_label is not None:
-            found = self._namespaces.get(namespace)
-            inside = namespace in named or (found is not None and placement.selects(by_label, objects.labels(found)))
-        else:
-            inside = namespace in (named or (owner["metadata"]["namespace"],))
-        return inside and placement.selects(term.get("labelSelector"), objects.labels(other))
+def _histogram(refusals: Iterable[fitting.Refusal]) -> Counter[str]:
+    return Counter(reason for refusal in refusals for reason in refusal.reasons)
 
 
 class Scheduler:
@@ -274,6 +93,8 @@ class Scheduler:
         self._waiting_for: defaultdict[str, dict[Key, None]] = defaultdict(dict)
         self._wake = asyncio.Event()
         self._pods = PodCache(api)
+        self._budgets = Cache(api, POD_DISRUPTION_BUDGETS)
+        self._nominated: defaultdict[str, dict[Key, Load]] = defaultdict(dict)
         self._topology = Topology(self._nodes, self._pods, Cache(api, NAMESPACES))
         Cache(api, NODES).subscribe(self._node_changed)
         self._pods.subscribe(self._pod_changed)
@@ -330,10 +151,21 @@ class Scheduler:
             self._vacate(before, key)
         if after and before != after and new is not None:
             self._occupy(after, key, new)
+        self._note_nomination(key, old, new)
         if new is None or objects.node_name(new) or objects.finished(new) or objects.deleting(new):
             self._forget(key)
         elif not same(old, new, "metadata.labels", "spec") and self._ours(new):
             self._enqueue(key)
+
+    def _note_nomination(self, key: Key, old: Obj | None, new: Obj | None) -> None:
+        """Keep in mind the room that waiting pods have been promised."""
+        before, after = _nomination(old), _nomination(new)
+        if before and before != after:
+            self._nominated[before].pop(key, None)
+            if not self._nominated[before]:
+                del self._nominated[before]
+        if after and new is not None:
+            self._nominated[after][key] = Load.of(new["spec"])
 
     def _ours(self, pod: Obj) -> bool:
         return (pod["spec"].get("schedulerName") or NAME) == NAME
@@ -342,7 +174,7 @@ class Scheduler:
         state = self._nodes.setdefault(node, NodeState())
         if key in state.pods:
             return
-        load = state.pods[key] = Load(amounts.pod_requests(pod["spec"]), host_ports(pod["spec"]))
+        load = state.pods[key] = Load.of(pod["spec"])
         amounts.add(state.used, load.requests)
         state.ports.update(load.ports)
         self._topology.pod_bound(node, pod)
@@ -424,47 +256,159 @@ class Scheduler:
             text = "Scheduling is blocked due to non-empty scheduling gates"
             self._set_unscheduled(pod, "SchedulingGated", text)
             return
-        pinned = placement.pinned_nodes(spec)
-        load = Load(amounts.pod_requests(spec), host_ports(spec))
-        fitting, reasons = self._search(pod, load, pinned)
-        if not fitting:
-            self._wait_for_change(key, pinned)
-            text = verdict(len(self._order), reasons)
-            if self._set_unscheduled(pod, "Unschedulable", text):
-                self._recorder.event(objects.object_reference(pod, "v1", "Pod"), WARNING, "FailedScheduling", text)
+        load = Load.of(spec)
+        search = self._search(pod, load)
+        if not search.fitting:
+            self._refuse(key, pod, load, search)
             return
-        name = min(fitting, key=lambda each: self._rank(spec, load, each))
+        nominated = _nomination(pod)
+        ranked = min(search.fitting, key=lambda each: self._rank(spec, load, each))
+        name = nominated if nominated in search.fitting else ranked
         self._api.bind(key[1], key[0], name)
         if self._record_bindings:
             text = f"Successfully assigned {key[0]}/{key[1]} to {name}"
-            self._recorder.event(objects.object_reference(pod, "v1", "Pod"), NORMAL, "Scheduled", text)
+            self._tell(pod, NORMAL, "Scheduled", "Binding", text)
 
-    def _search(self, pod: Obj, load: Load, pinned: frozenset[str] | None) -> tuple[list[str], Counter[str]]:
-        """The nodes that fit, and how many nodes do not for each reason."""
-        reasons: Counter[str] = Counter()
-        fitting: list[str] = []
+    def _refuse(self, key: Key, pod: Obj, load: Load, search: Search) -> None:
+        """Say why a pod fits nowhere, and make room for it if that is possible."""
+        self._wait_for_change(key, placement.pinned_nodes(pod["spec"]))
+        total, text, nominated = len(self._order), NO_NODES, _nomination(pod)
+        victims: Sequence[Obj] = ()
+        if total and search.conflict:
+            text = f"0/{total} nodes are available: {CONFLICT}"
+        elif total:
+            said, nominated, victims = self._preemption(pod, load, search)
+            text = f"{refusal_text(total, search)} preemption: {said}"
+        if self._set_unscheduled(pod, "Unschedulable", text, nominated):
+            self._tell(pod, WARNING, "FailedScheduling", "Scheduling", text)
+        for victim in victims:
+            self._evict(victim, pod, nominated)
+
+    def _search(self, pod: Obj, load: Load) -> Search:
+        """Look at the nodes that a pod may run on."""
+        pinned = placement.pinned_nodes(pod["spec"])
+        found = Search([], {})
         if pinned is not None:
             candidates = [name for name in sorted(pinned) if name in self._nodes and self._nodes[name].node is not None]
-            elsewhere = len(self._order) - len(candidates)
-            if elsewhere:
-                reasons[ELSEWHERE] = elsewhere
+            found = Search([], {}, elsewhere=len(self._order) - len(candidates), conflict=not pinned)
         else:
             candidates = [*self._order[self._next_start :], *self._order[: self._next_start]]
         for looked_at, name in enumerate(candidates, 1):
-            why = self._why_not(pod, load, self._nodes[name])
-            reasons.update(why)
-            if not why:
-                fitting.append(name)
-                if len(fitting) >= ENOUGH and pinned is None:
-                    self._next_start = (self._next_start + looked_at) % len(self._order)
-                    break
-        return fitting, reasons
+            refusal = self._why_not(pod, load, name)
+            if refusal is not None:
+                found.refused[name] = refusal
+                continue
+            found.fitting.append(name)
+            if len(found.fitting) >= ENOUGH and pinned is None:
+                self._next_start = (self._next_start + looked_at) % len(self._order)
+                break
+        return found
 
-    def _why_not(self, pod: Obj, load: Load, state: NodeState) -> list[str]:
-        reasons = node_reasons(pod["spec"], load, state)
-        if reasons or state.node is None:
-            return reasons
-        return self._topology.reasons(pod, state.node)
+    def _why_not(
+        self, pod: Obj, load: Load, name: str, without: frozenset[Key] = frozenset()
+    ) -> fitting.Refusal | None:
+        """Why a pod does not fit on a node, beside what is promised there to pods that are not less important."""
+        state = self._nodes[name]
+        promised = self._promised(pod, name)
+        if without or promised:
+            state = fitting.changed(state, without=without, plus=promised)
+        refusal = fitting.refusal(pod["spec"], load, state)
+        if refusal is not None or state.node is None:
+            return refusal
+        return self._topology.refusal(pod, state.node, without)
+
+    def _promised(self, pod: Obj, node: str) -> dict[Key, Load]:
+        waiting = self._nominated.get(node)
+        if not waiting:
+            return {}
+        own, priority = objects.key(pod), preemption.priority_of(pod)
+        others = {key: self._pods.at(key) for key in waiting if key != own}
+        return {
+            key: waiting[key]
+            for key, other in others.items()
+            if other is not None and preemption.priority_of(other) >= priority
+        }
+
+    # --- preemption ---------------------------------------------------------------------------------------------------
+
+    def _preemption(self, pod: Obj, load: Load, search: Search) -> tuple[str, str, Sequence[Obj]]:
+        """What preemption can do for a pod: the scheduler's words, the node it is promised, and the pods that go."""
+        nominated = _nomination(pod)
+        if pod["spec"].get("preemptionPolicy") == "Never":
+            return preemption.NEVER, nominated, ()
+        if self._preempting(pod, search):
+            return preemption.UNDER_WAY, nominated, ()
+        candidates, refusals = self._candidates(pod, load, search)
+        if candidates:
+            chosen = preemption.best(candidates)
+            count = len(chosen.victims)
+            said = f"found a potential placement for pod on node {chosen.node}, preempting {count} victims"
+            return said, chosen.node, chosen.victims
+        total = len(self._order)
+        reasons = _histogram(refusals)
+        if total > len(refusals):
+            reasons[preemption.NOT_HELPFUL] += total - len(refusals)
+        return verdict(total, reasons), "", ()
+
+    def _preempting(self, pod: Obj, search: Search) -> bool:
+        """Whether pods that this one preempted are still going."""
+        node = _nomination(pod)
+        refusal = search.refused.get(node)
+        if not node or node not in self._nodes or (refusal is not None and not refusal.resolvable):
+            return False
+        return any(_preempted(victim) for victim in self._less_important(pod, node))
+
+    def _less_important(self, pod: Obj, node: str) -> list[Obj]:
+        priority = preemption.priority_of(pod)
+        present = (self._pods.at(key) for key in self._nodes[node].pods)
+        return [other for other in present if other is not None and preemption.priority_of(other) < priority]
+
+    def _candidates(
+        self, pod: Obj, load: Load, search: Search
+    ) -> tuple[list[preemption.Candidate], list[fitting.Refusal]]:
+        """The nodes that can be freed for a pod, and the refusals of those that pods could leave in vain."""
+        candidates: list[preemption.Candidate] = []
+        refusals: list[fitting.Refusal] = []
+        budgets, enough = list(self._budgets), preemption.enough_candidates(len(self._order))
+        for name, refusal in search.refused.items():
+            if not refusal.resolvable:
+                continue
+
+            def without(keys: frozenset[Key], name: str = name) -> fitting.Refusal | None:
+                return self._why_not(pod, load, name, keys)
+
+            found = preemption.victims_on(name, self._less_important(pod, name), without, budgets)
+            if isinstance(found, preemption.Candidate):
+                candidates.append(found)
+                if len(candidates) >= enough:
+                    break
+            else:
+                refusals.append(found)
+        return candidates, refusals
+
+    def _evict(self, victim: Obj, pod: Obj, node: str) -> None:
+        """Delete a pod that has to make room, unless it is going already."""
+        namespace, name = objects.key(victim)
+        present = self._pods.at((namespace, name))
+        if present is None or objects.deleting(present):
+            return
+        status = present.get("status") or {}
+        why = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "observedGeneration": int(present["metadata"].get("generation") or 0),
+            "reason": preemption.REASON,
+            "message": f"{NAME}: preempting to accommodate a higher priority pod",
+        }
+        conditions = objects.set_conditions(status.get("conditions") or (), why, self._clock.timestamp())
+        changed = {**present, "status": {**status, "conditions": conditions}}
+        self._api.update(PODS, changed, subresource="status", manager=MANAGER)
+        self._api.delete(PODS, name, namespace, preconditions={"uid": objects.uid(present)})
+        text = f"Preempted by pod {objects.uid(pod)} on node {node}"
+        self._tell(present, NORMAL, "Preempted", "Preempting", text)
+
+    def _tell(self, pod: Obj, kind: str, reason: str, action: str, text: str) -> None:
+        self._recorder.event(objects.object_reference(pod, "v1", "Pod"), kind, reason, text, action=action)
 
     def _rank(self, spec: Doc, load: Load, name: str) -> tuple[int, int, float, int, str]:
         """Sort key, best node first: preferred, without soft taints, least used, fewest pods, name."""
@@ -480,14 +424,35 @@ class Scheduler:
         ]
         return -placement.preferred_node_weight(spec, state.node), soft, sum(shares), len(state.pods), name
 
-    def _set_unscheduled(self, pod: Obj, reason: str, message: str) -> bool:
-        """Say in the pod's status why it is not scheduled; False if it says so already."""
+    def _set_unscheduled(self, pod: Obj, reason: str, message: str, nominated: str = "") -> bool:
+        """Say in a pod's status why it is not scheduled and which node it is promised; False if it says so already."""
         known = objects.condition(pod, "PodScheduled")
-        if known is not None and (known.get("reason"), known.get("message")) == (reason, message):
+        same_words = known is not None and (known.get("reason"), known.get("message")) == (reason, message)
+        if same_words and _nomination(pod) == nominated:
             return False
-        status = pod.get("status") or {}
-        said = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+        status = {name: value for name, value in (pod.get("status") or {}).items() if name != "nominatedNodeName"}
+        if nominated:
+            status["nominatedNodeName"] = nominated
+        said = {
+            "type": "PodScheduled",
+            "status": "False",
+            "observedGeneration": int(pod["metadata"].get("generation") or 0),
+            "reason": reason,
+            "message": message,
+        }
         conditions = objects.set_conditions(status.get("conditions") or (), said, self._clock.timestamp())
         changed = {**pod, "status": {**status, "conditions": conditions}}
         self._api.update(PODS, changed, subresource="status", manager=MANAGER)
         return True
+
+
+def _nomination(pod: Doc | None) -> str:
+    """The node that a waiting pod has been promised, "" if none."""
+    if pod is None or objects.node_name(pod) or objects.deleting(pod) or objects.finished(pod):
+        return ""
+    return str((pod.get("status") or {}).get("nominatedNodeName") or "")
+
+
+def _preempted(pod: Doc) -> bool:
+    found = objects.condition(pod, "DisruptionTarget")
+    return objects.deleting(pod) and found is not None and found.get("reason") == preemption.REASON

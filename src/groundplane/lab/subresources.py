@@ -111,7 +111,7 @@ def bind(api: Api, name: str, ns: str, node: str) -> Document:
         raise status.conflict("pods/binding", "", name, f"pod {name} is being deleted, cannot be assigned to a host")
     now = objects.timestamp(api.clock.now())
     scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
-    state = old.document.get("status", {})
+    state = {key: value for key, value in old.document.get("status", {}).items() if key != "nominatedNodeName"}
     conditions = [item for item in state.get("conditions") or [] if item["type"] != "PodScheduled"]
     revision = api.store.next_revision()
     document = {

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import crd, crd_rules, names_rules, pod_validation, selectors
-from .objects import Document, duplicate, invalid, not_supported, refused, required
+from .objects import Document, duplicate, invalid, not_supported, refused, required, too_long
 from .resources import Resource
 from .schema import types
 from .schema.types import Schema
@@ -261,6 +261,22 @@ def _data(document: Document, parts: tuple[str, ...]) -> Iterator[Cause]:
             if key in seen:
                 yield invalid(f"{part}[{key}]", key, "duplicate of key present in data")
             seen.add(key)
+    encoded = parts[-1]  # Secrets hold all values in base64, ConfigMaps those in binaryData
+    size = sum(
+        _decoded_size(value) if part == encoded else len(value.encode())
+        for part in parts
+        for value in (document.get(part) or {}).values()
+    )
+    if size > _DATA_LIMIT:
+        yield too_long("data" if len(parts) == 1 else "", _DATA_LIMIT)
+
+
+_DATA_LIMIT = 1 << 20
+
+
+def _decoded_size(text: str) -> int:
+    """The number of bytes that a base64 text stands for."""
+    return len(text) * 3 // 4 - text[-2:].count("=")
 
 
 def _frozen(document: Document, before: Document | None, parts: tuple[str, ...]) -> Iterator[Cause]:

@@ -48,8 +48,8 @@ class EventRecorder:
         self._similar: OrderedDict[tuple[str, ...], _Similar] = OrderedDict()
         self._allowances: OrderedDict[str, _Allowance] = OrderedDict()
 
-    def event(self, about: Doc, kind: str, reason: str, message: str) -> None:
-        """Write an event about the object a reference names; `kind` is Normal or Warning.
+    def event(self, about: Doc, kind: str, reason: str, message: str, *, action: str = "") -> None:
+        """Write an event about the object a reference names; `kind` is Normal or Warning, `action` what was done.
 
         An event that cannot be written (its namespace is going) is dropped with a line in the log.
         """
@@ -59,7 +59,7 @@ class EventRecorder:
             return
         identity = (subject, kind, reason, COMBINED if message.startswith(COMBINED) else message)
         try:
-            self._remember(identity, self._write(identity, about, kind, reason, message))
+            self._remember(identity, self._write(identity, about, kind, reason, message, action))
         except StatusError as error:
             log.info("%s: event %s about %s not written: %s", self.component, reason, about["name"], error.message)
 
@@ -87,7 +87,7 @@ class EventRecorder:
         allowance.tokens -= 1
         return True
 
-    def _write(self, identity: tuple[str, ...], about: Doc, kind: str, reason: str, message: str) -> Obj:
+    def _write(self, identity: tuple[str, ...], about: Doc, kind: str, reason: str, message: str, action: str) -> Obj:
         moment = self._clock.now()
         now = rfc3339(moment)
         known = self._written.get(identity)
@@ -112,6 +112,7 @@ class EventRecorder:
                 "type": kind,
                 "reason": reason,
                 "message": message,
+                **({"action": action} if action else {}),
                 "source": {"component": self.component},
                 "reportingComponent": self.component,
                 "reportingInstance": "",

@@ -11,10 +11,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from .. import amounts
 from . import types
 from .types import Schema
 
-_QUANTITY = re.compile(r"^[+-]?(\d+(\.\d*)?|\.\d+)(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?\d+))?$")
 _TIME = re.compile(r"^\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})$")
 _WORDS = {bool: "bool", int: "number", float: "number", str: "string", list: "array", dict: "object"}
 _CONTAINERS: dict[str, type] = {types.OBJECT: dict, types.MAP: dict, types.ARRAY: list}
@@ -157,13 +157,15 @@ def _formatted(value: Any, form: str, path: str, owner: str) -> Any:
 
 def _quantity(value: Any, path: str, owner: str) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
+        value = str(value)
     if not isinstance(value, str):
         raise _mismatch(value, "resource.Quantity", path, owner)
-    if not _QUANTITY.match(value):
+    try:
+        return amounts.canonical(value)
+    except ValueError as error:
         pattern = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
-        raise DecodeError(f"quantities must match the regular expression '{pattern}' (field {path}, value {value!r})")
-    return value
+        text = f"quantities must match the regular expression '{pattern}' (field {path}, value {value!r})"
+        raise DecodeError(text) from error
 
 
 def _mismatch(value: Any, wanted: str, path: str, owner: str) -> DecodeError:
