@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Self, TypeVar
 
-from .engines import STRATEGIC_PATCH, Engine, eventually, unique
+from contract.engines import DEADLINE_S, STRATEGIC_PATCH, Engine, eventually, unique
 
 Document = dict[str, Any]
+T = TypeVar("T")
 
 CASE = "contract/case"
 GPU = "nvidia.com/gpu"
@@ -44,6 +45,8 @@ _POLL_S = 0.03
 class Plane:
     """One case's cluster: `space` is its namespace and the value of its nodes' label."""
 
+    patience_s = DEADLINE_S
+
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.api = engine.admin
@@ -52,12 +55,13 @@ class Plane:
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    def open(self) -> None:
+    def __enter__(self) -> Self:
         """Make the namespace and wait until pods may be created in it."""
         self.make("namespaces", self.space)
         self.until(lambda: self.get("serviceaccounts", "default"), "the default service account")
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Remove the case's pods at once, then its nodes and whatever else lies outside the namespace."""
         for plural in ("daemonsets", "deployments", "replicasets", "jobs"):
             self.api.delete(self.path(plural), {"propagationPolicy": "Background"})
@@ -109,9 +113,9 @@ class Plane:
         answer = self.api.delete(self.path(plural, name), options)
         assert answer.status in (200, 202), answer.message
 
-    def until[T](self, look: Callable[[], T], what: str = "") -> T:
+    def until(self, look: Callable[[], T], what: str = "") -> T:
         """Wait until `look` returns something true without failing an assertion."""
-        return eventually(look, what=what)
+        return eventually(look, what=what, timeout_s=self.patience_s)
 
     def gone(self, plural: str, name: str, uid: str = "") -> None:
         """Wait until an object (of this UID) is not there any more."""
@@ -129,6 +133,12 @@ class Plane:
             for event in self.list("events")
             if event["reason"] == reason and about in ("", event["involvedObject"]["name"])
         ]
+
+    def now(self) -> str:
+        """The cluster's time, which in the lab runs ahead of ours."""
+        probe = {"metadata": {"name": "clock"}}
+        made = self.api.create(self.path("configmaps"), probe, dryRun="All").ok()
+        return str(made["metadata"]["creationTimestamp"])
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
@@ -226,7 +236,7 @@ class Plane:
 
         def look() -> bool:
             said = self.verdict(name)
-            assert said == text
+            assert said == text, f"{said!r} is not {text!r}"
             return True
 
         self.until(look, f"pod {name} to be refused")
@@ -248,7 +258,7 @@ class Plane:
     def report(self, name: str, phase: str, *, ready: bool = False, exit_code: int = 0, reason: str = "") -> Document:
         """Write a pod's status as the kubelet does."""
         pod = self.read("pods", name)
-        status = pod_status(pod, phase, ready=ready, exit_code=exit_code, reason=reason)
+        status = pod_status(pod, phase, ready=ready, now=self.now(), exit_code=exit_code, reason=reason)
         path = self.path("pods", name, "status")
         return self.api.patch(path, {"status": status}, STRATEGIC_PATCH).ok()
 
@@ -264,14 +274,14 @@ class Plane:
     def kubelet(self, behaviour: Callable[[Document], str] = lambda pod: "Running") -> Iterator[None]:
         """Play the kubelet for every bound pod of the namespace: bring it to a phase, and end it when it is deleted."""
         stop = threading.Event()
-        failures: list[BaseException] = []
+        failures: list[Exception] = []
 
         def serve() -> None:
             try:
                 while not stop.wait(_POLL_S):
                     for pod in self.list("pods"):
                         self._serve(pod, behaviour)
-            except BaseException as error:  # told to the case below
+            except Exception as error:  # noqa: BLE001  (told to the case below)
                 failures.append(error)
 
         thread = threading.Thread(target=serve, name=f"kubelet {self.space}")
@@ -293,11 +303,12 @@ class Plane:
             return
         phase = behaviour(pod)
         if phase and pod["status"].get("phase") not in (phase, "Failed", "Succeeded"):
-            status = pod_status(pod, phase, ready=phase == "Running", exit_code=int(phase == "Failed"))
+            failed = int(phase == "Failed")
+            status = pod_status(pod, phase, ready=phase == "Running", now=self.now(), exit_code=failed)
             self.api.patch(self.path("pods", name, "status"), {"status": status}, STRATEGIC_PATCH)
 
 
-# --- documents ---------------------------------------------------------------------------------------------------------
+# --- documents --------------------------------------------------------------------------------------------------------
 
 
 def pod_spec(*, requests: Document | None = None, ports: Any = (), **spec: Any) -> Document:
@@ -326,7 +337,7 @@ def node_conditions(ready: str) -> list[Document]:
     ]
 
 
-def pod_status(pod: Document, phase: str, *, ready: bool, exit_code: int = 0, reason: str = "") -> Document:
+def pod_status(pod: Document, phase: str, *, ready: bool, now: str, exit_code: int = 0, reason: str = "") -> Document:
     """The status a kubelet gives a pod in this phase."""
     names = [container["name"] for container in pod["spec"]["containers"]]
     address = "10.1." + ".".join(str(int(pod["metadata"]["uid"][part : part + 2], 16)) for part in (0, 2))
@@ -341,7 +352,8 @@ def pod_status(pod: Document, phase: str, *, ready: bool, exit_code: int = 0, re
         "podIPs": [{"ip": address}],
         "startTime": pod["metadata"]["creationTimestamp"],
         "conditions": [
-            {"type": kind, "status": "True" if ready else "False"} for kind in ("Ready", "ContainersReady")
+            {"type": kind, "status": "True" if ready else "False", "lastTransitionTime": now}
+            for kind in ("Ready", "ContainersReady")
         ],
         "containerStatuses": [
             {"name": name, "ready": ready, "restartCount": 0, "image": IMAGE, "imageID": "", "state": state}

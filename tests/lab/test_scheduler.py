@@ -30,7 +30,7 @@ def message(world: World, name: str) -> str:
     found = objects.condition(world.get(res.PODS, name), "PodScheduled")
     assert found is not None
     assert (found["status"], found["reason"]) == ("False", "Unschedulable")
-    return str(found["message"])
+    return str(found["message"]).partition(" preemption:")[0]
 
 
 async def test_binds_and_says_so() -> None:
@@ -65,7 +65,8 @@ async def test_says_why_not(spec: Any, expected: str) -> None:
         await world.settle()
         assert message(world, "p") == f"0/3 nodes are available: {expected}."
         (event,) = world.events("FailedScheduling")
-        assert (event["type"], event["message"]) == ("Warning", message(world, "p"))
+        assert event["type"] == "Warning"
+        assert event["message"].startswith(message(world, "p"))
 
 
 async def test_says_each_kind_of_refusal() -> None:
@@ -79,7 +80,7 @@ async def test_says_each_kind_of_refusal() -> None:
         pod(world, "p", requests={"cpu": "100"}, tolerations=[])
         await world.settle()
         assert message(world, "p") == (
-            "0/4 nodes are available: 1 Too many pods, 1 node(s) had untolerated taint {nvidia.com/gpu: present}, "
+            "0/4 nodes are available: 1 Too many pods, 1 node(s) had untolerated taint(s), "
             "1 node(s) were unschedulable, 2 Insufficient cpu."
         )
 
@@ -165,7 +166,7 @@ async def test_anti_affinity_spreads_and_is_symmetric() -> None:
         await world.settle()
         assert sorted(where(world, f"p{number}") for number in range(3)) == ["", "n1", "n2"]
         lost = next(f"p{number}" for number in range(3) if not where(world, f"p{number}"))
-        assert "2 node(s) didn't satisfy existing pods anti-affinity rules" in message(world, lost)
+        assert "2 node(s) didn't match pod anti-affinity rules" in message(world, lost)
         pod(world, "plain")
         await world.settle()
         assert "existing pods anti-affinity" in message(world, "plain")

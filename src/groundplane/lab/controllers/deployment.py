@@ -200,9 +200,15 @@ class DeploymentController:
         if revision_of(deployment) != revision_of(new):
             present = self._deployments.at(objects.key(deployment))
             if present is not None:
-                annotations = {**(present["metadata"].get("annotations") or {}), REVISION: str(revision_of(new))}
-                self._shared.edit_metadata(DEPLOYMENTS, present, annotations=annotations)
+                self._note_revision(present, revision_of(new))
         return new
+
+    def _note_revision(self, deployment: Obj, revision: int) -> None:
+        """Write the revision through the status endpoint: it is no change of the Deployment's generation."""
+        metadata = deployment["metadata"]
+        annotations = {**(metadata.get("annotations") or {}), REVISION: str(revision)}
+        noted = {**deployment, "metadata": {**metadata, "annotations": annotations}}
+        self._shared.update(DEPLOYMENTS, noted, subresource="status")
 
     def _create_set(self, deployment: Obj, revision: int, old: Sequence[Obj]) -> Obj:
         limits, spec, metadata = limits_of(deployment), deployment["spec"], deployment["metadata"]
