@@ -1,4 +1,4 @@
-"""The exposed series are those of contract 5.6, no fewer and no more, each of its type."""
+"""The exposed series are those of contract 5.6 and one of our own, no fewer and no more, each of its type."""
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -20,6 +20,7 @@ GAUGES = [
     "nodes_upgrades_failed",
     "nodes_upgrades_available",
     "nodes_upgrades_pending",
+    "missing_permissions",
 ]
 COUNTERS = ["reconciliation_total", "reconciliation_failed_total"]
 

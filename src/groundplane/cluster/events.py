@@ -1,23 +1,25 @@
 """What a person reads under "Events" in ``kubectl describe``: core/v1 Events, recorded without getting in the way.
 
 :meth:`EventRecorder.event` only queues. A background task writes: an event that repeats bumps the count of the one
-that is there, an object that produces too many is cut short, and a server that refuses events costs a log line. What
-is worth an event is the caller's to say.
+that is there, an object that produces too many is cut short, and a server that refuses events costs a log line. Only a
+missing permission is waited out, as it hides what happened from whoever has yet to grant it. What is worth an event is
+the caller's to say.
 """
 
 import asyncio
 import datetime
 import itertools
 import logging
+import random
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
 
-from . import errors, kinds
-from .client import Client
+from . import errors, kinds, permissions
+from .client import Client, Retry
 from .lease import utc_now
 
 log = logging.getLogger(__name__)
@@ -29,6 +31,8 @@ REFILL_S: Final = 300.0
 """An object may produce 25 events at once and then one in five minutes, as client-go's recorder allows."""
 QUEUE_MAX: Final = 1000
 REMEMBERED_MAX: Final = 4096
+REFUSED = Retry(first_s=1.0, max_s=30.0)
+"""How long a recorder that lacks the permission waits before it tries the same event again."""
 DRAIN_S: Final = 5.0
 """How long closing waits for the queue to be written."""
 CLUSTER_SCOPED_NAMESPACE: Final = "default"
@@ -94,7 +98,8 @@ class EventRecorder:
     """Records events of ``component``. Use it as an async context manager: it owns the task that writes.
 
     ``namespace`` is for objects of namespaced kinds whose reference names none. ``now`` is the wall clock, ``clock`` a
-    monotonic one, in seconds. ``dropped`` counts what was not written: over the rate, over the queue, or refused.
+    monotonic one, in seconds, ``sleep`` that one's way to wait. ``heard`` is told how each write ended. ``dropped``
+    counts what was not written: over the rate, over the queue, or refused.
     """
 
     def __init__(
@@ -106,8 +111,13 @@ class EventRecorder:
         instance: str = "",
         now: Callable[[], datetime.datetime] = utc_now,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        heard: Callable[[errors.ClusterError | None], object] = lambda _: None,
     ) -> None:
         self.dropped = 0
+        self._sleep = sleep
+        self._heard = heard
+        self._refused = False
         self._client = client
         self._component = component
         self._namespace = namespace
@@ -126,7 +136,7 @@ class EventRecorder:
 
     async def __aexit__(self, *_: object) -> None:
         try:
-            await asyncio.wait_for(self._queue.join(), DRAIN_S)
+            await asyncio.wait_for(self._queue.join(), 0 if self._refused else DRAIN_S)
         except TimeoutError:
             log.warning("%d events were not written in time", self._queue.qsize())
         if self._task is not None:
@@ -149,7 +159,7 @@ class EventRecorder:
         while True:
             note = await self._queue.get()
             try:
-                await self._record(note)
+                await self._permitted(note)
             except errors.ClusterError as error:
                 self.dropped += 1
                 log.warning("event %s about %s %s: %s", note.reason, note.about.kind, note.about.name, error)
@@ -159,10 +169,28 @@ class EventRecorder:
             finally:
                 self._queue.task_done()
 
-    async def _record(self, note: _Note) -> None:
+    async def _permitted(self, note: _Note) -> None:
+        """Record a note, as often as it takes until somebody grants the permission; other refusals are final."""
         if not self._allowed(note.about):
             self.dropped += 1
             return
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                await self._record(note)
+            except errors.ClusterError as error:
+                self._heard(error)
+                self._refused = permissions.missing(error) is not None
+                if not self._refused:
+                    raise
+            else:
+                self._refused = False
+                self._heard(None)
+                return
+            await self._sleep(REFUSED.delay(attempt, None, random.random))
+
+    async def _record(self, note: _Note) -> None:
         known = self._known.get(note.same)
         if known is not None and await self._bump(note, known):
             return

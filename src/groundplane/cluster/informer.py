@@ -29,6 +29,10 @@ WATCH_MIN_S = 300
 BACKOFF = Retry(first_s=0.2, max_s=30.0)
 HEALTHY_WATCH_S = 5.0
 """A watch that lived this long, or told anything, counts as working: the next failure backs off from the start."""
+CONFIRM_S = 2.0
+"""A watch that has been open this long was not refused: the trouble of the one before it is over."""
+STUBBORN_FAILURES = 5
+"""So many failures in a row (some six seconds) are no hiccup of the API server any more."""
 
 
 class Change(msgspec.Struct, Generic[T], frozen=True):
@@ -98,9 +102,12 @@ class Informer(Generic[T]):
         self._rand = rand
         self._objects: dict[str, T] = {}
         self._handlers: list[Callable[[Change[T]], None]] = []
+        self._trouble_handlers: list[Callable[[], None]] = []
+        self._failures = 0
         self._version = ""
         self._heard = False
         self._synced = asyncio.Event()
+        self._settled = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -126,6 +133,38 @@ class Informer(Generic[T]):
         """Until :attr:`synced`; :meth:`run` must be running."""
         await self._synced.wait()
 
+    @property
+    def scope(self) -> str:
+        """What is listed, for a person: the resource, its namespace and the selectors."""
+        parts = [self.kind.resource, f"in {self._namespace}" if self._namespace else "", self._labels, self._fields]
+        return " ".join(filter(None, parts))
+
+    @property
+    def trouble(self) -> errors.ClusterError | None:
+        """Why the copy is not current, and will not be by waiting alone; None while all is well or may soon be.
+
+        A refusal is lasting (403), as is an answer that cannot be read; a server that fails counts once it has done so
+        for a while and nothing was ever listed. A missing resource type is not trouble: its CRD may come.
+        """
+        error = self.last_error
+        if isinstance(error, errors.Forbidden | errors.Unreadable):
+            return error
+        return error if isinstance(error, errors.ApiError) and self._stubborn(error) and not self.synced else None
+
+    def _stubborn(self, error: errors.ClusterError) -> bool:
+        """Whether somebody must do something before the collection can be listed."""
+        if isinstance(error, errors.Forbidden | errors.Unreadable | errors.NotFound):
+            return True
+        return isinstance(error, errors.ApiError) and self._failures >= STUBBORN_FAILURES
+
+    async def wait_settled(self) -> None:
+        """Until the first listing is complete, or it is clear that it may take for ever; :meth:`run` must be running."""
+        await self._settled.wait()
+
+    def on_trouble(self, handler: Callable[[], None]) -> None:
+        """Call ``handler`` when :attr:`last_error` comes, goes or is another one."""
+        self._trouble_handlers.append(handler)
+
     def subscribe(self, handler: Callable[[Change[T]], None]) -> Callable[[], None]:
         """Call ``handler`` for every change, at once for what is here already (as added). Returns the unsubscribe call.
 
@@ -138,14 +177,14 @@ class Informer(Generic[T]):
 
     async def run(self) -> None:
         """Follow the collection until cancelled. No answer of the API server ends it."""
-        failures = 0
+        self._failures = 0
         while True:
             started, self._heard = self._clock(), False
             problem = await self._round()
             if self._heard or self._clock() - started >= HEALTHY_WATCH_S:
-                failures = 0
-            failures += 1
-            await self._pause(problem, failures)
+                self._failures = 0
+            self._failures += 1
+            await self._pause(problem, self._failures)
 
     async def _round(self) -> errors.ClusterError | None:
         """List if there is nothing to resume from, then one watch to its end; what ended it."""
@@ -166,7 +205,7 @@ class Informer(Generic[T]):
 
     async def _pause(self, problem: errors.ClusterError | None, failures: int) -> None:
         """Back off; the first 410 or early end of a watch is everyday life and costs no time."""
-        self.last_error = problem
+        self._note(problem)
         everyday = problem is None or isinstance(problem, errors.Gone | errors.ConnectionLost)
         if everyday and failures == 1:
             log.debug("%s: watch ended (%s), resuming", self.kind.resource, problem)
@@ -175,6 +214,14 @@ class Informer(Generic[T]):
         delay = BACKOFF.delay(failures, wish, self._rand)
         log.warning("%s: %s; again in %.1f s", self.kind.resource, problem or "watches end at once", delay)
         await self._sleep(delay)
+
+    def _note(self, problem: errors.ClusterError | None) -> None:
+        before, self.last_error = self.last_error, problem
+        if problem is not None and self._stubborn(problem):
+            self._settled.set()
+        if str(before or "") != str(problem or ""):
+            for handler in tuple(self._trouble_handlers):
+                handler()
 
     # --- listing ------------------------------------------------------------------------------------------------------
 
@@ -188,8 +235,10 @@ class Informer(Generic[T]):
         for key in [key for key in self._objects if key not in seen]:
             self._remove(key, self._objects[key])
         self._version = version
-        self.last_error = None
         self._synced.set()
+        self._settled.set()
+        if not isinstance(self.last_error, errors.Forbidden):
+            self._note(None)
 
     async def _list(self, limit: int) -> tuple[set[str], str]:
         """Take over a listing page by page: at no moment is more than one page in memory beside the views."""
@@ -227,13 +276,25 @@ class Informer(Generic[T]):
             timeout_s=timeout_s,
             view=self._view,
         )
-        async with contextlib.aclosing(stream) as events:
-            async for event in events:
-                self._take(event)
+        refused = isinstance(self.last_error, errors.Forbidden)
+        confirmed = asyncio.ensure_future(self._confirm()) if refused else None
+        try:
+            async with contextlib.aclosing(stream) as events:
+                async for event in events:
+                    self._take(event)
+        finally:
+            if confirmed is not None:
+                confirmed.cancel()
+
+    async def _confirm(self) -> None:
+        """A watch is refused at once or not at all."""
+        await self._sleep(CONFIRM_S)
+        self._note(None)
 
     def _take(self, event: WatchEvent[T]) -> None:
         self._heard = True
-        self.last_error = None
+        if self.last_error is not None:
+            self._note(None)
         if event.object is not None:
             key = key_of(event.object)
             if event.type == "DELETED":

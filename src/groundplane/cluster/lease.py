@@ -39,7 +39,8 @@ class LeaderLease:
 
     Seconds: a lease unchanged for ``duration_s`` may be taken; a leader that could not renew for ``renew_deadline_s``
     gives up; attempts come every ``retry_s``. ``clock`` (monotonic), ``sleep`` and ``now`` (wall clock, only written
-    into the Lease for people to read) belong together: a test or the lab passes its own.
+    into the Lease for people to read) belong together: a test or the lab passes its own. ``heard`` is told how each
+    attempt ended.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class LeaderLease:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         now: Callable[[], datetime.datetime] = utc_now,
         rand: Callable[[], float] = random.random,
+        heard: Callable[[errors.ClusterError | None], object] = lambda _: None,
     ) -> None:
         if not duration_s > renew_deadline_s > retry_s * (1 + JITTER):
             raise ValueError(
@@ -73,6 +75,7 @@ class LeaderLease:
         self._sleep = sleep
         self._now = now
         self._rand = rand
+        self._heard = heard
         self._lease: Object | None = None
         self._seen: object = None
         self._seen_at = 0.0
@@ -154,12 +157,15 @@ class LeaderLease:
     async def _attempt(self) -> bool:
         """One try to take or keep the lease. API errors count as a failed try."""
         try:
-            return await self._try()
+            held = await self._try()
         except errors.ClusterError as error:
+            self._heard(error)
             log.warning("lease %s/%s: %s", self._namespace, self._name, error)
             if isinstance(error, errors.Conflict | errors.NotFound | errors.AlreadyExists):
                 await self._look_again()
             return False
+        self._heard(None)
+        return held
 
     async def _look_again(self) -> None:
         """Somebody else wrote: know what, so that a loss is noticed now and not at the deadline."""

@@ -15,12 +15,14 @@ from msgspec import field
 from ..api import names
 from ..cluster import kinds
 from ..cluster.client import Client
+from ..cluster.errors import ClusterError
 from ..cluster.informer import Change, Informer
 from ..cluster.kinds import Kind
 from ..cluster.views import Meta, MetaView, NodeView, PodView
 from . import openshift
 from .clock import Clock
 from .decide import drained
+from .denials import Denials
 from .owned import OwnedObjects
 from .readiness import RevisionView
 
@@ -42,6 +44,9 @@ ALWAYS: Final = (
 WITH_CRD: Final = {kind.resource: kind for kind in (kinds.SERVICE_MONITOR, kinds.PROMETHEUS_RULE, kinds.SCC)}
 """Kinds of operand objects that exist only with their CRD, by the CRD's name."""
 
+FACTS: Final = (GPU_CLUSTER, kinds.CLUSTER_VERSION, kinds.PROXY, kinds.IMAGE_STREAM)
+"""Kinds that exist only with their CRD and decide what is rendered, beside nodes and CRDs."""
+
 CRD_PAGE: Final = 25
 """CRDs are large documents of which we keep a name."""
 
@@ -59,14 +64,30 @@ class KeysView(msgspec.Struct):
         self.data, self.binaryData = {}, {}
 
 
-class Caches:
-    """The operator's informers. ``changed`` is called when something that a pass may depend on has changed."""
+class Trouble(msgspec.Struct, frozen=True):
+    """A collection that cannot be followed, and why."""
 
-    def __init__(self, client: Client, namespace: str, *, clock: Clock) -> None:
+    kind: Kind
+    error: ClusterError
+
+    def __str__(self) -> str:
+        return f"{self.kind.resource} cannot be read: {self.error}"
+
+
+class Caches:
+    """The operator's informers. ``changed`` is called when something that a pass may depend on has changed.
+
+    A collection that may not be read does not hold up the others: :attr:`blind` and :attr:`unreadable` say what a pass
+    must not judge, ``denials`` hears of the missing permissions.
+    """
+
+    def __init__(self, client: Client, namespace: str, *, clock: Clock, denials: Denials | None = None) -> None:
         self._client = client
         self._namespace = namespace
         self._clock = clock
+        self._denials = denials or Denials()
         self._tasks: dict[Informer[Any], list[asyncio.Task[None]]] = {}
+        self._troubles: dict[Informer[Any], ClusterError | None] = {}
         self._changed: Callable[[], None] = lambda: None
         self._daemon_set_changed: Callable[[Any, Any], None] = lambda _old, _new: None
         self.objects = OwnedObjects()
@@ -77,6 +98,8 @@ class Caches:
         self.revisions = self._make(kinds.CONTROLLER_REVISION, RevisionView, here=True)
         self.optional: dict[Kind, Informer[Any]] = {}
         self._owned = {kind: self._make_owned(kind) for kind in ALWAYS}
+        others = (self.crds, self.nodes, self.policies, self.namespaces, self.revisions)
+        self._base: tuple[Informer[Any], ...] = (*others, *self._owned.values())
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -109,6 +132,24 @@ class Caches:
         """Names of the GPUClusters."""
         informer = self.optional.get(GPU_CLUSTER)
         return sorted(view.metadata.name for view in informer.values()) if informer else []
+
+    @property
+    def blind(self) -> list[Trouble]:
+        """What rendering must know and cannot: without it nothing may be decided, not even that an object can go."""
+        facts = [self.crds, self.nodes, *(self.optional[kind] for kind in FACTS if kind in self.optional)]
+        return [_trouble(informer) for informer in facts if informer.trouble and not informer.synced]
+
+    @property
+    def unreadable(self) -> dict[Kind, Trouble]:
+        """Kinds of our objects whose live state is not known: they can be neither compared nor pruned."""
+        owned = {**self._owned, **{kind: self.optional[kind] for kind in WITH_CRD.values() if kind in self.optional}}
+        return {kind: _trouble(informer) for kind, informer in owned.items() if informer.trouble}
+
+    @property
+    def unsynced(self) -> list[str]:
+        """What every cluster has and has not been listed yet, each with the reason where there is one."""
+        waiting = [informer for informer in self._base if not informer.synced]
+        return [f"{each.kind.resource}: {each.last_error or 'being listed'}" for each in waiting]
 
     def _one(self, kind: Kind, name: str, namespace: str = "") -> Any:
         informer = self.optional.get(kind)
@@ -155,26 +196,28 @@ class Caches:
     def start(self, informer: Informer[Any], then: Callable[[], None] | None = None) -> None:
         """Run an informer until :meth:`stop` or :meth:`aclose`; ``then`` is called once it has listed everything."""
         name = f"watch {informer.kind.resource}"
+        informer.on_trouble(lambda: self._troubled(informer))
         self._tasks[informer] = [asyncio.create_task(informer.run(), name=name)]
         if then is not None:
             self._tasks[informer].append(asyncio.create_task(_once_synced(informer, then), name=name))
 
     def stop(self, informer: Informer[Any]) -> None:
         """End an informer."""
+        self._denials.set(_place(informer), ())
+        self._troubles.pop(informer, None)
         for task in self._tasks.pop(informer, ()):
             task.cancel()
 
     async def open(self) -> None:
-        """Start watching and wait until everything has been listed once."""
+        """Start watching and wait until everything has been listed once, or refuses to be."""
         self.crds.subscribe(self._crd_changed)
         self.namespaces.subscribe(lambda _: self.notify())
-        first = [self.crds, self.nodes, self.policies, self.namespaces, self.revisions, *self._owned.values()]
-        for informer in first:
+        for informer in self._base:
             self.start(informer)
-        for informer in first:
-            await informer.wait_synced()
+        for informer in self._base:
+            await informer.wait_settled()
         for informer in list(self.optional.values()):
-            await informer.wait_synced()
+            await informer.wait_settled()
 
     async def aclose(self) -> None:
         """End every informer."""
@@ -183,6 +226,15 @@ class Caches:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _troubled(self, informer: Informer[Any]) -> None:
+        """An informer has begun or ceased to fail; a hiccup is not news."""
+        trouble = informer.trouble
+        if informer not in self._tasks or str(self._troubles.get(informer) or "") == str(trouble or ""):
+            return
+        self._troubles[informer] = trouble
+        self._denials.note(_place(informer), trouble)
+        self.notify()
 
     # --- news ---------------------------------------------------------------------------------------------------------
 
@@ -230,6 +282,16 @@ class Caches:
         informer = self._make(kind, view, **rest)
         informer.subscribe(lambda _: self.notify())
         return informer
+
+
+def _place(informer: Informer[Any]) -> str:
+    return f"watch {informer.scope}"
+
+
+def _trouble(informer: Informer[Any]) -> Trouble:
+    if informer.trouble is None:
+        raise ValueError(f"{informer.kind.resource} is well")
+    return Trouble(informer.kind, informer.trouble)
 
 
 async def _once_synced(informer: Informer[Any], then: Callable[[], None]) -> None:

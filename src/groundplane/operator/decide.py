@@ -75,10 +75,16 @@ class Context(msgspec.Struct, frozen=True):
     """Drivers belong to NVIDIADriver objects: ours are handed over (2.5)."""
     orphan_drivers: bool = False
     """Leave the pods of handed-over drivers running."""
+    unreadable: frozenset[Kind] = frozenset()
+    """Kinds whose live objects are not known: nothing of them is written or deleted."""
 
 
 def context(
-    spec: ClusterPolicySpec, facts: ClusterFacts, store: OwnedObjects, served: Callable[[Kind], bool]
+    spec: ClusterPolicySpec,
+    facts: ClusterFacts,
+    store: OwnedObjects,
+    served: Callable[[Kind], bool],
+    unreadable: Iterable[Kind] = (),
 ) -> Context:
     """The context of a pass over ``spec``."""
     by_crd = bool(spec.driver.useNvidiaDriverCRD)
@@ -89,6 +95,7 @@ def context(
         gpu_nodes=bool(facts.nodes),
         drivers_by_crd=by_crd,
         orphan_drivers=by_crd and facts.release is not Release.V26_3,
+        unreadable=frozenset(unreadable),
     )
 
 
@@ -102,6 +109,8 @@ def steps(rendered: Sequence[Rendered], about: Context, refused: Mapping[str, st
     found: list[Step] = []
     ours: dict[str, list[dict[str, Any]]] = {}
     for obj in about.store.ours():
+        if kinds.of(obj) in about.unreadable:
+            continue
         ours.setdefault(state_of(obj), []).append(obj)
     for result in rendered:
         live = ours.pop(result.state, [])
@@ -179,6 +188,9 @@ def _compare(step: Step, key: Key, obj: dict[str, Any], about: Context) -> None:
     kind = key.kind
     if not about.served(kind):
         step.waiting.append(f"{key} cannot be created: its CRD {kind.resource} is not installed")
+        return
+    if kind in about.unreadable:
+        step.waiting.append(f"{key} is not looked after: {kind.resource} cannot be read")
         return
     if about.store.in_flight(key):
         if kind is kinds.DAEMON_SET:

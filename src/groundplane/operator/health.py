@@ -12,6 +12,8 @@ from .settings import split_address
 
 Check = Callable[[], str | None]
 """Says what is wrong, or ``None``."""
+Remarks = Callable[[], str]
+"""What a person should know although all is well, one remark a line; empty without any."""
 
 
 def metrics_app(metrics: figures.Metrics) -> web.Application:
@@ -25,18 +27,22 @@ def metrics_app(metrics: figures.Metrics) -> web.Application:
     return app
 
 
-def probes_app(alive: Check, ready: Check) -> web.Application:
-    """Serves ``/healthz`` from ``alive`` and ``/readyz`` from ``ready``: 200 ``ok``, or 503 and the reason."""
+def probes_app(alive: Check, ready: Check, remarks: Remarks = str) -> web.Application:
+    """Serves ``/healthz`` from ``alive`` and ``/readyz`` from ``ready``: 200 ``ok``, or 503 and the reason.
+
+    ``remarks`` follow on ``/readyz``, whatever its status.
+    """
     app = web.Application()
-    app.router.add_get("/healthz", _probe(alive))
-    app.router.add_get("/readyz", _probe(ready))
+    app.router.add_get("/healthz", _probe(alive, str))
+    app.router.add_get("/readyz", _probe(ready, remarks))
     return app
 
 
-def _probe(check: Check) -> Callable[[web.Request], Awaitable[web.Response]]:
+def _probe(check: Check, remarks: Remarks) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def answer(_: web.Request) -> web.Response:
         problem = check()
-        return web.Response(text=problem or "ok", status=503 if problem else 200)
+        lines = [problem or "ok", remarks()]
+        return web.Response(text="\n".join(filter(None, lines)), status=503 if problem else 200)
 
     return answer
 

@@ -38,6 +38,7 @@ GAUGES: Final = {
     "nodes_upgrades_failed": "Nodes whose driver upgrade failed.",
     "nodes_upgrades_available": "Nodes whose driver may be upgraded now.",
     "nodes_upgrades_pending": "Nodes that wait for their driver upgrade.",
+    "missing_permissions": "Permissions that the operator asked for in vain and still lacks; /readyz names them.",
 }
 COUNTERS: Final = {
     "reconciliation": "Passes.",

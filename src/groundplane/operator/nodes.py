@@ -3,11 +3,13 @@
 ``labels.py`` decides what a node should carry. Here each node whose relevant labels changed is looked at once, all
 nodes side by side under a limit, and written only when there is a difference. A refused or lost write is repeated for
 that node alone. The patch names the version of the node that was judged, so that a person's ``=false`` which arrived in
-between is never overwritten: the API server answers 409 and the node is judged anew.
+between is never overwritten: the API server answers 409 and the node is judged anew. A permission that is missing is
+missing for all nodes: one node a time finds out whether it has been granted, the others wait.
 """
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from ..api import names
 from ..cluster import kinds
@@ -16,8 +18,10 @@ from ..cluster.errors import ClusterError, NotFound
 from ..cluster.informer import Change, Informer
 from ..cluster.queue import Controller, Requeue
 from ..cluster.views import NodeView
+from . import denials as places
 from . import labels, triggers
 from .clock import Clock
+from .denials import Denials
 from .fleet import Fleet
 from .labels import LabelPolicy
 from .retries import Backoff, Guard
@@ -98,6 +102,12 @@ def _older(one: NodeView, other: NodeView) -> bool:
     return a.isdecimal() and b.isdecimal() and int(a) < int(b)
 
 
+PROBE_S: Final = 2.0
+"""How long the others wait for the one write that finds out whether nodes may be written again."""
+_ALL: Final = "*"
+"""Not a node: the key under which refusals for want of a permission are counted."""
+
+
 class NodeLabelling:
     """Keeps the labels and the upgrade annotation of every node as the policy wants them."""
 
@@ -109,6 +119,7 @@ class NodeLabelling:
         clock: Clock,
         in_flight: int,
         on_settled: Callable[[], None],
+        denials: Denials | None = None,
         guard: Guard = lambda reconcile: reconcile,
     ) -> None:
         self._client = client
@@ -118,6 +129,9 @@ class NodeLabelling:
         self._backoff: Backoff[str] = Backoff()
         self._warned: dict[str, str] = {}
         self._on_settled = on_settled
+        self._denials = denials or Denials()
+        self._now = clock.monotonic
+        self._refused_until = 0.0
         self._controller = Controller(
             "nodes", guard(self._reconcile), workers=in_flight, clock=clock.monotonic, sleep=clock.sleep
         )
@@ -137,6 +151,8 @@ class NodeLabelling:
         if policy == self._want:
             return
         self._want = policy
+        self._refused_until = 0.0
+        self._denials.note(places.NODES, None)
         if policy is not None:
             for name in self._store.names():
                 self._add(name)
@@ -165,30 +181,62 @@ class NodeLabelling:
 
     async def _reconcile(self, name: str) -> Requeue | None:
         try:
-            await self._label(name)
+            wait = await self._label(name)
         except NotFound:
             self._forget(name)
+            return None
         except ClusterError as error:
+            if self._denials.note(places.NODES, error, f"node {name}"):
+                return self._refused(error)
             wish = self._backoff.failed(name, error)
             log.warning("node %s: labels not written, again in %.1f s: %s", name, wish.after_s, error)
             return wish
         finally:
             self._looked_at(name)
         self._backoff.succeeded(name)
+        return wait
+
+    def _refused(self, error: ClusterError) -> Requeue:
+        """No node can be written until somebody grants the permission: all wait, and one of them tries again."""
+        wish = self._backoff.failed(_ALL, error)
+        self._refused_until = self._now() + wish.after_s
+        return wish
+
+    def _hold(self) -> Requeue | None:
+        """How long a write must wait, if the last one was refused; when that time is over one write goes first."""
+        if not self._refused_until:
+            return None
+        wait_s = self._refused_until - self._now()
+        if wait_s > 0:
+            return Requeue(wait_s)
+        self._refused_until = self._now() + PROBE_S
         return None
 
-    async def _label(self, name: str) -> None:
+    async def _label(self, name: str) -> Requeue | None:
         node, want = self._store.get(name), self._want
         if node is None or want is None or node.metadata.deleting:
-            return
+            return None
         self._warn(node, want)
         change = labels.node_changes(node, want)
         if change is None:
-            return
+            return None
+        if (held := self._hold()) is not None:
+            return held
         body = change.patch(node.metadata.resourceVersion)
         stored = await self._client.patch(kinds.NODE, name, body, field_manager=names.FIELD_MANAGER, view=NodeView)
         log.debug("node %s: labels %s, annotations %s", name, change.labels, change.annotations)
+        if self._refused_until:
+            self._permitted()
         self._store.answered(stored)
+        return None
+
+    def _permitted(self) -> None:
+        """A node was written again after a refusal: the others need not wait any longer."""
+        self._refused_until = 0.0
+        self._backoff.succeeded(_ALL)
+        self._denials.note(places.NODES, None)
+        for name in self._store.names():
+            self._controller.add(name)
 
     def _warn(self, node: NodeView, want: LabelPolicy) -> None:
         """Say once what is wrong with a node's own labels."""

@@ -69,11 +69,13 @@ class Observer:
     async def _wait(self, key: tuple[Kind, str], informer: Informer[KeysView]) -> None:
         try:
             async with asyncio.timeout(LOOK_UP_S):
-                await informer.wait_synced()
+                await informer.wait_settled()
         except TimeoutError:
+            log.debug("%s %s was not listed within %g s", key[0].kind, key[1], LOOK_UP_S)
+        if not informer.synced:
             why = informer.last_error or "no answer from the API server"
             kind, name = key
-            raise Unknown(f"cannot read {kind.kind} {name} in namespace {self._settings.namespace}: {why}") from None
+            raise Unknown(f"cannot read {kind.kind} {name} in namespace {self._settings.namespace}: {why}")
 
     def _keys(self, kind: Kind, name: str) -> tuple[str, ...] | None:
         found = self._referenced[kind, name].get(name, self._settings.namespace)

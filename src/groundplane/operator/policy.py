@@ -7,7 +7,7 @@ right makes no request.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -15,44 +15,59 @@ import msgspec
 from ..api import codec, names, validate
 from ..api.clusterpolicy import ClusterPolicy, ClusterPolicySpec, ClusterPolicyStatus
 from ..api.release import Release
-from ..cluster import apply, kinds
+from ..cluster import apply, kinds, permissions
 from ..cluster.apply import Key
 from ..cluster.client import Client
 from ..cluster.errors import ClusterError, NotFound
 from ..cluster.events import EventRecorder
 from ..cluster.informer import Change
+from ..cluster.permissions import Denied
 from ..cluster.queue import Controller, Requeue
 from ..operands import stack
 from ..operands.facts import ClusterFacts
 from ..operands.stack import Rendered
-from . import decide, election, labels, metrics, openshift, status
-from .caches import Caches
+from . import decide, denials, election, labels, metrics, openshift, status
+from .caches import Caches, Trouble
 from .clock import Clock, rfc3339
 from .decide import Step
+from .denials import Denials
 from .metrics import Metrics
 from .nodes import NodeLabelling, NodeStore
 from .observe import LOOK_UP_S, Observer, Unknown
 from .retries import Backoff, Guard
 from .rollouts import Rollouts
 from .settings import Settings
-from .status import Outcome
+from .status import SEPARATOR, Outcome
 
 log = logging.getLogger(__name__)
 
 WRITES_IN_FLIGHT: Final = 8
+GATHER_S: Final = 1.0
+"""Refusals come in flocks: so long a pass waits for the rest of one."""
 PSA_LABELS: Final = tuple(f"pod-security.kubernetes.io/{mode}" for mode in ("enforce", "audit", "warn"))
 PRIVILEGED: Final = "privileged"
 MONITORING_LABEL: Final = "openshift.io/cluster-monitoring"
 
 
 class Ended(Exception):  # noqa: N818
-    """A pass cannot go on. ``error`` is the API's, when it is worth trying again by itself."""
+    """A pass cannot go on, or did but in vain. ``error`` is the API's, when it is worth trying again by itself.
 
-    def __init__(self, message: str, *, state: str = "", error: ClusterError | None = None) -> None:
+    ``figure`` is what ``reconciliation_status`` then says.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        state: str = "",
+        error: ClusterError | None = None,
+        figure: int = metrics.POLICY_UNAVAILABLE,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.state = state
         self.error = error
+        self.figure = metrics.NOT_READY if state else figure
 
 
 class Decoded(msgspec.Struct, frozen=True):
@@ -110,6 +125,23 @@ def namespace_labels(
     return missing
 
 
+class _Refused:
+    """What a pass may not do: it goes on without, and comes back to it. ``error`` is the last refusal."""
+
+    def __init__(self) -> None:
+        self.found: set[Denied] = set()
+        self.error: ClusterError | None = None
+
+    def take(self, error: ClusterError, about: str) -> bool:
+        """Whether ``error`` says that a permission is missing; if so it is remembered, with what it is ``about``."""
+        permission = permissions.missing(error)
+        if permission is None:
+            return False
+        self.found.add(Denied(permission, about))
+        self.error = error
+        return True
+
+
 class Policies:
     """The controller."""
 
@@ -123,9 +155,11 @@ class Policies:
         clock: Clock,
         figures: Metrics,
         events: EventRecorder,
+        denials: Denials,
         guard: Guard = lambda reconcile: reconcile,
     ) -> None:
         self._client = client
+        self._denials = denials
         self._caches = caches
         self._nodes = nodes
         self._settings = settings
@@ -154,6 +188,7 @@ class Policies:
             clock=clock,
             in_flight=settings.node_writes_in_flight,
             on_settled=self._nodes_settled,
+            denials=denials,
             guard=guard,
         )
         self._controller: Controller[str] = Controller(
@@ -183,6 +218,7 @@ class Policies:
     def start(self) -> None:
         """Listen to everything a pass depends on."""
         self._caches.on_change(self._wake, self._rollouts.daemon_set_changed)
+        self._denials.on_change(self._denials_changed)
         self._rollouts.start()
         self._labelling.start()
         self._nodes.on_summary(self._wake)
@@ -217,9 +253,14 @@ class Policies:
         if decoded is None:
             self._no_policy()
         policy = decoded.policy if decoded else None
-        clash = bool(self._caches.gpu_clusters)
+        clash = bool(self._caches.gpu_clusters) or not self._caches.crds.synced
         want = labels.label_policy(policy.spec, self._settings.release) if policy and not clash else None
         self._labelling.want(want)
+
+    def _denials_changed(self) -> None:
+        """A permission is missing or has been granted: several mostly are, one after another, and are told together."""
+        if self._active is not None:
+            self._controller.add_after(self._active, GATHER_S)
 
     def _no_policy(self) -> None:
         self._figures.set("reconciliation_status", metrics.POLICY_UNAVAILABLE)
@@ -286,7 +327,7 @@ class Policies:
             outcome = await self._pass(decoded)
             retry, figure = None, metrics.SUCCESS if outcome.ready else metrics.NOT_READY
         except Ended as end:
-            figure = metrics.NOT_READY if end.state else metrics.POLICY_UNAVAILABLE
+            figure = end.figure
             outcome = status.failed(end.message, state=end.state, notes=decoded.notes, release=self._settings.release)
             retry = self._backoff.failed(name, end.error) if end.error else None
         if outcome.ready and not self._labelling.settled:
@@ -301,7 +342,10 @@ class Policies:
         return retry
 
     async def _pass(self, decoded: Decoded) -> Outcome:
-        """One pass over the policy in force. Raises :class:`Ended` where it cannot go on."""
+        """One pass over the policy in force. Raises :class:`Ended` where it cannot go on, or must say what it may not.
+
+        A missing permission does not end it: whatever does not need that permission is done all the same.
+        """
         if decoded.policy is None:
             raise Ended(decoded.problem)
         spec, release = decoded.policy.spec, self._settings.release
@@ -313,18 +357,39 @@ class Policies:
         refused = refusals(spec, release)
         if problem := refused.pop("", ""):
             raise Ended(problem)
-        await self._label_namespace(spec)
+        if blind := self._caches.blind:
+            raise Ended(self._told_of(denials.tell(self._forbidden()), blind))
+        denied = _Refused()
+        await self._label_namespace(spec, denied)
         facts = await self._facts(decoded.policy)
         self._caches.objects.expire(self._clock.monotonic())
-        about = decide.context(spec, facts, self._caches.objects, self._caches.served)
+        unreadable = self._caches.unreadable
+        about = decide.context(spec, facts, self._caches.objects, self._caches.served, unreadable)
         steps = decide.steps(self._render(spec, facts), about, refused)
-        for step in steps:
-            await self._carry_out(step)
+        try:
+            for step in steps:
+                await self._carry_out(step, denied)
+        finally:
+            self._denials.set(denials.OBJECTS, denied.found)
         await self._rollouts.known(LOOK_UP_S)
+        if (forbidden := self._forbidden()) or unreadable:
+            text = self._told_of(denials.tell(forbidden), unreadable.values())
+            raise Ended(text, error=denied.error, figure=metrics.NOT_READY)
         return self._judge(steps, decoded)
 
-    async def _label_namespace(self, spec: ClusterPolicySpec) -> None:
+    def _forbidden(self) -> frozenset[Denied]:
+        """The missing permissions that a policy's conditions tell."""
+        return self._denials.present(but=denials.UNSAID)
+
+    def _told_of(self, text: str, troubles: Iterable[Trouble]) -> str:
+        """``text`` and the collections that cannot be read for other reasons than a missing permission."""
+        others = [str(each) for each in troubles if permissions.missing(each.error) is None]
+        return SEPARATOR[self._settings.release].join(filter(None, [text, *others]))
+
+    async def _label_namespace(self, spec: ClusterPolicySpec, denied: _Refused) -> None:
         namespace = self._settings.namespace
+        if self._caches.namespaces.trouble:
+            return
         view = self._caches.namespaces.get(namespace)
         on_openshift = self._caches.cluster_version is not None
         have = view.metadata.labels if view else {}
@@ -335,13 +400,16 @@ class Policies:
         try:
             await self._client.patch(kinds.NAMESPACE, namespace, body, field_manager=names.FIELD_MANAGER)
         except ClusterError as error:
+            if denied.take(error, f"labels of namespace {namespace}"):
+                return
             raise Ended(f"namespace {namespace} cannot be labelled: {error}", error=error) from error
 
     async def _facts(self, policy: ClusterPolicy) -> ClusterFacts:
         try:
             return await self._observer.facts(policy)
         except Unknown as unknown:
-            raise Ended(str(unknown), error=ClusterError(str(unknown))) from unknown
+            text = denials.tell(self._forbidden()) or str(unknown)
+            raise Ended(text, error=ClusterError(str(unknown))) from unknown
 
     def _render(self, spec: ClusterPolicySpec, facts: ClusterFacts) -> list[Rendered]:
         """Rendering is pure: the same policy and facts need it once."""
@@ -349,17 +417,17 @@ class Policies:
             self._rendered = spec, facts, stack.render(spec, facts)
         return self._rendered[2]
 
-    async def _carry_out(self, step: Step) -> None:
+    async def _carry_out(self, step: Step, denied: _Refused) -> None:
         """Delete and write what a step says. Raises :class:`Ended` for the state."""
         if step.error:
             raise Ended(step.error, state=step.state)
         order = {kinds.DAEMON_SET: 0}
         for deletion in sorted(step.deletions, key=lambda deletion: order.get(kinds.of(deletion.obj), 1)):
-            await self._delete(step.state, deletion)
+            await self._delete(step.state, deletion, denied)
         if step.writes:
-            await self._write(step)
+            await self._write(step, denied)
 
-    async def _delete(self, state: str, deletion: decide.Deletion) -> None:
+    async def _delete(self, state: str, deletion: decide.Deletion, denied: _Refused) -> None:
         key, meta = Key.of(deletion.obj), deletion.obj["metadata"]
         try:
             await self._client.delete(
@@ -368,11 +436,13 @@ class Policies:
         except NotFound:
             log.debug("%s is gone already", key)
         except ClusterError as error:
+            if denied.take(error, f"{state}: {key}"):
+                return
             raise Ended(f"{key} cannot be deleted: {error}", state=state, error=error) from error
         log.info("%s: deleted %s", state, key)
         self._caches.objects.deleted(deletion.obj)
 
-    async def _write(self, step: Step) -> None:
+    async def _write(self, step: Step, denied: _Refused) -> None:
         now, objects = self._clock.monotonic(), self._caches.objects
         for write in step.writes:
             objects.writing(write.obj, now)
@@ -383,11 +453,12 @@ class Policies:
         )
         for failure in done.errors:
             objects.not_written(failure.key)
-        if done.errors:
-            first = done.errors[0]
-            more = f" (and {len(done.errors) - 1} more)" if len(done.errors) > 1 else ""
+        failed = [each for each in done.errors if not denied.take(each.error, f"{step.state}: {each.key}")]
+        if failed:
+            first = failed[0]
+            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
             raise Ended(f"{first}{more}", state=step.state, error=first.error)
-        keys = [Key.of(write.obj) for write in step.writes]
+        keys = done.written
         step.waiting += [f"{key} has just been written" for key in keys if key.kind is kinds.DAEMON_SET]
 
     # --- what came of it ----------------------------------------------------------------------------------------------
@@ -453,13 +524,18 @@ class Policies:
         )
         if new is None:
             return
-        self._told[meta["name"]] = await self._client.patch(
-            kinds.CLUSTER_POLICY,
-            meta["name"],
-            status.patch(new),
-            subresource="status",
-            field_manager=names.FIELD_MANAGER,
-        )
+        try:
+            self._told[meta["name"]] = await self._client.patch(
+                kinds.CLUSTER_POLICY,
+                meta["name"],
+                status.patch(new),
+                subresource="status",
+                field_manager=names.FIELD_MANAGER,
+            )
+        except ClusterError as error:
+            self._denials.note(denials.STATUS, error, f"ClusterPolicy {meta['name']}")
+            raise
+        self._denials.note(denials.STATUS, None)
         self._tell(document, decoded, current, outcome)
 
     def _current_status(self, document: dict[str, Any]) -> ClusterPolicyStatus:

@@ -14,9 +14,10 @@ from ..api import names
 from ..cluster.client import Client
 from ..cluster.events import EventRecorder
 from ..cluster.lease import LeaderLease
-from . import health
+from . import denials, health
 from .caches import Caches
 from .clock import Clock, SystemClock
+from .denials import Denials
 from .metrics import Metrics
 from .nodes import NodeStore
 from .policy import Policies
@@ -43,7 +44,9 @@ class Operator:
         self.leading = asyncio.Event()
         self._client = client
         self._clock = clock or SystemClock()
-        self._synced = False
+        self._caches: Caches | None = None
+        self._denials = Denials()
+        self._denials.on_change(lambda: self.metrics.set("missing_permissions", self._denials.count))
         self._policies: Policies | None = None
 
     @property
@@ -55,7 +58,8 @@ class Operator:
         """Serve, lead and work until ``stop`` is set. Raises :class:`~..cluster.lease.LeaseLost` if another leads."""
         async with contextlib.AsyncExitStack() as stack:
             figures = health.Endpoint(health.metrics_app(self.metrics), self.settings.metrics_address)
-            probes = health.Endpoint(health.probes_app(self._alive, self._ready), self.settings.health_address)
+            checks = health.probes_app(self._alive, self._ready, self._remarks)
+            probes = health.Endpoint(checks, self.settings.health_address)
             self.metrics_port = (await stack.enter_async_context(figures)).port
             self.health_port = (await stack.enter_async_context(probes)).port
             await self._elect(stop)
@@ -65,9 +69,17 @@ class Operator:
         return None
 
     def _ready(self) -> str | None:
-        """A candidate for the lease is ready to take over; a leader once it knows the cluster."""
-        waiting = self.leading.is_set() and not self._synced
-        return "the first listing of the cluster is not complete" if waiting else None
+        """A candidate for the lease is ready to take over; a leader once it knows the cluster and may say so."""
+        if not self.leading.is_set():
+            return "the lease may not be taken" if self._denials.at(denials.LEASE) else None
+        waiting = self._caches.unsynced if self._caches else ["nothing is known yet"]
+        if waiting:
+            return "\n".join(["the first listing of the cluster is not complete", *waiting])
+        return "the status of the ClusterPolicy cannot be written" if self._denials.at(denials.STATUS) else None
+
+    def _remarks(self) -> str:
+        """Every permission that is missing now: for some of them there is no other place to say so."""
+        return denials.tell(self._denials.present())
 
     async def _elect(self, stop: asyncio.Event) -> None:
         """Wait for the lease if there is one to hold, then work; a stop ends the waiting too."""
@@ -84,6 +96,7 @@ class Operator:
             clock=self._clock.monotonic,
             sleep=self._clock.sleep,
             now=self._clock.now,
+            heard=lambda error: self._denials.note(denials.LEASE, error),
         )
         candidacy = asyncio.create_task(lease.run(lambda: self._lead(stop)), name="leader election")
         stopped = asyncio.create_task(stop.wait(), name="stop")
@@ -100,7 +113,7 @@ class Operator:
         """Watch and work until ``stop``; then let writes in flight finish."""
         self.leading.set()
         gate = Gate()
-        caches = Caches(self._client, self.settings.namespace, clock=self._clock)
+        caches = self._caches = Caches(self._client, self.settings.namespace, clock=self._clock, denials=self._denials)
         events = EventRecorder(
             self._client,
             COMPONENT,
@@ -108,12 +121,13 @@ class Operator:
             instance=self.settings.identity,
             now=self._clock.now,
             clock=self._clock.monotonic,
+            sleep=self._clock.sleep,
+            heard=lambda error: self._denials.note(denials.EVENTS, error),
         )
         async with events, contextlib.aclosing(caches):
             await _until(stop, caches.open())
             if stop.is_set():
                 return
-            self._synced = True
             policies = Policies(
                 self._client,
                 caches,
@@ -122,6 +136,7 @@ class Operator:
                 clock=self._clock,
                 figures=self.metrics,
                 events=events,
+                denials=self._denials,
                 guard=gate.guard,
             )
             policies.start()

@@ -1,20 +1,24 @@
 """When a key is looked at again after a failure, and when no more keys are looked at because the process stops.
 
 API refusals and lost connections are everyday events for a controller; they are answered with a delay that doubles per
-key from 100 ms to 3 s (contracts/control-plane.md 4.2), or with the server's own wish where that is longer.
+key from 100 ms to 3 s (contracts/control-plane.md 4.2), or with the server's own wish where that is longer. What is
+forbidden waits for a person: there the delay doubles up to half a minute.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from ..cluster import queue
-from ..cluster.errors import ApiError, ClusterError
+from ..cluster.errors import ApiError, ClusterError, Forbidden
 
 K = TypeVar("K", bound=Hashable)
 Reconcile = Callable[[str], Awaitable[queue.Requeue | None]]
 Guard = Callable[[Reconcile], Reconcile]
 """Wraps a reconcile function."""
+
+
+FORBIDDEN_MAX_S: Final = 30.0
 
 
 class Backoff(Generic[K]):
@@ -27,7 +31,8 @@ class Backoff(Generic[K]):
         """``key`` failed once more: when to try again."""
         count = self._failures.get(key, 0)
         self._failures[key] = count + 1
-        delay = min(queue.BACKOFF_FIRST_S * 2.0 ** min(count, 30), queue.BACKOFF_MAX_S)
+        longest = FORBIDDEN_MAX_S if isinstance(error, Forbidden) else queue.BACKOFF_MAX_S
+        delay = min(queue.BACKOFF_FIRST_S * 2.0 ** min(count, 30), longest)
         wish = error.retry_after_s if isinstance(error, ApiError) else None
         return queue.Requeue(max(delay, wish or 0.0))
 

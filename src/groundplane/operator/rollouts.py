@@ -83,7 +83,7 @@ class Rollouts:
         for behind in list(self._pods.values()):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(patience_s):
-                    await behind.informer.wait_synced()
+                    await behind.informer.wait_settled()
 
     def verdict(self, live: Mapping[str, Any] | None) -> Verdict:
         """The verdict on a DaemonSet, ``None`` for one that does not exist."""
