@@ -498,16 +498,18 @@ class Api:
             document["metadata"]["managedFields"] = managed
         if not applied and self.track_updates:
             self._track(res, before, document, options.manager, subresource)
-        return self._commit_change(res, old, document, options)
+        return self._commit_change(res, old, document, options, subresource)
 
-    def _commit_change(self, res: Resource, old: Stored, document: Document, options: Options) -> Document:
+    def _commit_change(
+        self, res: Resource, old: Stored, document: Document, options: Options, subresource: str = ""
+    ) -> Document:
         before = old.document
         same_managers = managers.entries(before) == managers.entries(document)
         if same_managers and objects.unchanged(before, document):
             return before
         if res.keeps_generation and (
             objects.spec_changed(res, before, document)
-            or (res is DEPLOYMENTS and objects.annotations_differ(before, document))
+            or (res is DEPLOYMENTS and not subresource and objects.annotations_differ(before, document))
         ):
             document["metadata"]["generation"] = before["metadata"].get("generation", 0) + 1
         if options.dry_run:
