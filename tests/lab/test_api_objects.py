@@ -95,7 +95,7 @@ CHANGES: list[tuple[str, Resource, dict[str, Any], dict[str, Any], str]] = [
     ("role ref", resources.ROLE_BINDINGS,
      {"metadata": {"name": "x"}, "roleRef": {"kind": "Role", "name": "r"}, "subjects": []},
      {"roleRef": {"kind": "Role", "name": "q", "apiGroup": "rbac.authorization.k8s.io"}}, "cannot change roleRef"),
-    ("uid", resources.CONFIG_MAPS, {"metadata": {"name": "x"}}, {"metadata": {"uid": "other"}}, "Precondition failed"),
+    ("uid", resources.CONFIG_MAPS, {"metadata": {"name": "x"}}, {"metadata": {"uid": "other"}}, "field is immutable"),
     ("secret type", resources.SECRETS, {"metadata": {"name": "x"}}, {"type": "other"}, "type: Invalid value"),
     ("revision", resources.CONTROLLER_REVISIONS, {"metadata": {"name": "x"}, "revision": 1, "data": {"a": 1}},
      {"data": {"a": 2}}, "field is immutable"),

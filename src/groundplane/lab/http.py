@@ -84,8 +84,8 @@ def _request_factory() -> Callable[..., web.BaseRequest]:
     """Return what makes requests whose bodies may be as large as the API allows, which is more than aiohttp's own."""
     loop = asyncio.get_running_loop()
 
-    def make(*parts: Any) -> web.BaseRequest:
-        return web.BaseRequest(*parts, loop, client_max_size=_MAX_BODY)
+    def make(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=_MAX_BODY)
 
     return make
 
@@ -386,7 +386,7 @@ class Handler:
         options = self._options(context)
         media = _media(context.request)
         if media not in lab_api.PATCH_TYPES.values():
-            raise status.unsupported_media_type(tuple(lab_api.PATCH_TYPES.values()))
+            return web.Response(text="415: Unsupported Media Type", status=415)
         if media == lab_api.APPLY_PATCH:
             options.manager = context.query.get("fieldManager") or ""
         duplicates = options.duplicates if context.query.get("fieldValidation") in ("Strict", "Warn") else None

@@ -28,7 +28,7 @@ _UNTRACKED_META = (
 UNTRACKED: FieldSet = {
     "f:apiVersion": {},
     "f:kind": {},
-    "f:metadata": {".": {}, **{f"f:{name}": {} for name in _UNTRACKED_META}},
+    "f:metadata": {f"f:{name}": {} for name in _UNTRACKED_META},
 }
 """Fields that identify an object or belong to the server: nobody manages them."""
 
@@ -80,8 +80,11 @@ def after_update(
 ) -> list[dict[str, Any]]:
     """Return the managedFields after `writer` changed `old` to `new` (None: created it)."""
     previous = entries(old) if old is not None else []
-    changed, removed = fields.compare(_bare(old or {}), _bare(new), schema)
+    base = _bare(old) if old is not None else _empty(new, schema)
+    changed, removed = fields.compare(base, _bare(new), schema)
     mine = fields.below(changed or {}, _ignored(writer))
+    if "." in mine.get("f:metadata", {}):
+        mine["f:metadata"] = {key: node for key, node in mine["f:metadata"].items() if key != "."}
     gone = removed or {}
     if not mine and not gone:
         return previous
@@ -101,6 +104,27 @@ def after_update(
     if not found and mine:
         result.append(_entry(writer, mine, time))
     return sorted(result, key=_order)
+
+
+_POD_TEMPLATE: Document = {"metadata": {}, "spec": {"containers": []}}
+_EMPTY_SPECS: dict[str, Document] = {
+    "Pod": {"containers": []},
+    "DaemonSet": {"template": _POD_TEMPLATE, "updateStrategy": {}},
+    "Deployment": {"template": _POD_TEMPLATE, "strategy": {}},
+    "ReplicaSet": {"template": _POD_TEMPLATE},
+    "StatefulSet": {"template": _POD_TEMPLATE, "updateStrategy": {}},
+    "Job": {"template": _POD_TEMPLATE},
+    "CronJob": {"jobTemplate": {"metadata": {}, "spec": {"template": _POD_TEMPLATE}}},
+    "CustomResourceDefinition": {"names": {}},
+}
+"""What an object of a built-in kind holds before anything is set: there, a creation adds fields but no containers."""
+
+
+def _empty(document: Document, schema: Schema) -> Document:
+    """Return what a new object is compared with to find the fields that its creation set."""
+    if schema.rules is not None:
+        return {}
+    return {"metadata": {}, "spec": _EMPTY_SPECS.get(document["kind"], {}), "status": {}}
 
 
 def _bare(document: Document) -> Document:

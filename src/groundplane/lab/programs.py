@@ -3,7 +3,7 @@
 A container's process is an async function of a `ContainerContext`. Which one is decided as on a real node: the image
 gives a default command and the executables it contains, the pod may give another command, and the executable's name is
 looked up. The table of images is in `images.py`; the programs are in `standins/` and `shell/`. Starting, restarting and
-probing containers is the kubelet's part.
+probing containers is the kubelet's part. `onnode` gives the same programs a context in a real container.
 """
 
 import asyncio
@@ -11,12 +11,13 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from ..node.hostroot import HostRoot
-from .api import Api
+from . import resources
 from .clock import LabClock
 from .host import Gpu, SimulatedHost
+from .resources import Resource
 
 Output = Callable[[bytes], None]
 Program = Callable[["ContainerContext"], Awaitable[int]]
@@ -33,6 +34,46 @@ class Response(NamedTuple):
 
 Handler = Callable[[str], Response]
 """Answers a GET of a path (with query)."""
+
+
+class ApiClient(Protocol):
+    """What programs ask of the API server; every method raises `status.StatusError` when it is refused.
+
+    The lab's `Api` is one, and so is `onnode`'s client of a real API server.
+    """
+
+    def get(self, res: Resource, name: str, ns: str | None = None) -> dict[str, Any]:
+        """Return an object."""
+
+    def find(self, res: Resource, name: str, ns: str | None = None) -> dict[str, Any] | None:
+        """Return an object, or None."""
+
+    def list(
+        self, res: Resource, ns: str | None = None, *, labels: str | None = None, fields: str | None = None
+    ) -> dict[str, Any]:
+        """Return a List object."""
+
+    def create(
+        self, res: Resource, obj: Mapping[str, Any], ns: str | None = None, *, manager: str = ""
+    ) -> dict[str, Any]:
+        """Create an object and return it as stored."""
+
+    def patch(
+        self, res: Resource, name: str, body: Any, *, ns: str | None = None, type: str, manager: str | None = None
+    ) -> dict[str, Any]:
+        """Patch an object (`type` is json, merge or strategic) and return it as stored."""
+
+    def delete(
+        self, res: Resource, name: str, ns: str | None = None, *, grace_period_s: int | None = None
+    ) -> dict[str, Any]:
+        """Delete an object; returns its last or present state."""
+
+
+class Programs(Protocol):
+    """Where a container's commands are looked up."""
+
+    def find(self, container: "Container", argv: tuple[str, ...]) -> "Program":
+        """The program behind a command. CommandNotFoundError if there is none."""
 
 
 class CommandNotFoundError(LookupError):
@@ -107,9 +148,9 @@ class Container:
     """
 
     host: SimulatedHost
-    api: Api
+    api: ApiClient
     clock: LabClock
-    registry: "ProgramRegistry"
+    registry: Programs
     pod: Mapping[str, Any]
     spec: Mapping[str, Any]
     image: Image
@@ -141,6 +182,35 @@ class Container:
         found.update(path.name for path in parents if path.parent == PurePosixPath(folder))
         return sorted(found)
 
+    @property
+    def node_name(self) -> str:
+        """The node that runs the container."""
+        return self.host.spec.name
+
+    def listen(self, port: int, handler: Handler | None) -> None:
+        """Listen on a port of the pod, as `ContainerContext.serve`."""
+        self.ports[port] = handler
+
+    def unmount(self, path: str) -> None:
+        """Take away what was mounted on the host at a path that it shares with this container."""
+        self.host.root.remove(path)
+
+    def restart_runtime(self) -> None:
+        """Make the host's container runtime read its configuration again. HostError if it is malformed."""
+        self.host.restart_runtime()
+
+    def publish_labels(self, source: str, labels: Mapping[str, str]) -> int:
+        """Hand labels of the node, found by the program `source`, to node feature discovery; the number that changed.
+
+        Here they go straight to the Node.
+        """
+        present = self.api.get(resources.NODES, self.node_name)["metadata"].get("labels") or {}
+        changes = {key: value for key, value in labels.items() if present.get(key) != value}
+        if changes:
+            body = {"metadata": {"labels": changes}}
+            self.api.patch(resources.NODES, self.node_name, body, type="merge", manager=source)
+        return len(changes)
+
 
 class ContainerContext:
     """One process in a container: its arguments, environment and streams, and all it can reach."""
@@ -170,7 +240,7 @@ class ContainerContext:
         return self.container.host
 
     @property
-    def api(self) -> Api:
+    def api(self) -> ApiClient:
         """The API server."""
         return self.container.api
 
@@ -192,7 +262,7 @@ class ContainerContext:
     @property
     def node_name(self) -> str:
         """The node that runs the container."""
-        return self.host.spec.name
+        return self.container.node_name
 
     @property
     def devices(self) -> tuple[Gpu, ...]:
@@ -222,6 +292,11 @@ class ContainerContext:
         """Remove a file if it is there."""
         self.path(path).unlink(missing_ok=True)
 
+    def symlink(self, path: str, target: str) -> None:
+        """Make or replace a symbolic link, whose target is a path as its reader sees it."""
+        folder, _, name = path.rpartition("/")
+        HostRoot(self.path(folder)).symlink(name, target)
+
     def log(self, text: str) -> None:
         """Print a line on standard output."""
         self.out(text.encode() + b"\n")
@@ -236,7 +311,7 @@ class ContainerContext:
 
     def serve(self, port: int, handler: Handler | None = None) -> None:
         """Listen on a port of the pod; without a handler connections succeed and nothing is answered."""
-        self.container.ports[port] = handler
+        self.container.listen(port, handler)
 
     async def stopped(self, after_s: float | None = None) -> bool:
         """Wait until asked to end, at most this many cluster seconds; whether it was asked."""

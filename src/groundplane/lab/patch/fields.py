@@ -68,18 +68,21 @@ def members(value: list[Any], schema: Schema) -> dict[str, Any]:
 
 
 def of(value: Any, schema: Schema, *, containers: bool = False) -> FieldSet:
-    """Return every field a value sets. With `containers`, maps themselves are members too (as after an update)."""
+    """Return every field a value sets. With `containers`, what holds fields is a member too (as after an update)."""
     if not value or not granular(schema, value):
         return _LEAF
     if isinstance(value, dict):
         node = {f"f:{key}": of(item, schema.child(key), containers=containers) for key, item in value.items()}
-        return {".": _LEAF, **node} if containers and schema.type == types.MAP else node
+        return {".": _LEAF, **node} if containers else node
     result: FieldSet = {".": _LEAF} if containers else {}
     for key, item in members(value, schema).items():
-        result[key] = (
-            {".": _LEAF, **of(item, schema.items, containers=containers)} if schema.list_type == "map" else _LEAF
-        )
+        result[key] = _item(of(item, schema.items, containers=containers)) if schema.list_type == "map" else _LEAF
     return result
+
+
+def _item(node: FieldSet) -> FieldSet:
+    """Return an item of a keyed list as a member, with the fields below it."""
+    return {".": _LEAF, **node} if node else _LEAF
 
 
 def compare(old: Any, new: Any, schema: Schema) -> tuple[FieldSet | None, FieldSet | None]:
@@ -122,7 +125,7 @@ def _whole(item: Any, schema: Schema, kind: str) -> FieldSet:
     if kind == "set":
         return _LEAF
     node = of(item, schema, containers=True)
-    return {".": _LEAF, **node} if kind == "map" else node
+    return _item(node) if kind == "map" else node
 
 
 def is_member(node: FieldSet) -> bool:

@@ -1,4 +1,8 @@
-"""JSON patch, RFC 6902, with JSON pointers of RFC 6901."""
+"""JSON patch, RFC 6902, with JSON pointers of RFC 6901, as lenient as kube-apiserver is.
+
+It takes `replace` of a missing member for `add`, a missing `value` and a copied member that is missing for null, and
+counts negative indices of lists from the end.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,9 @@ from typing import Any
 
 from .errors import PatchError
 
-_MISSING = object()
 
-
-def apply_json_patch(document: Any, operations: Any) -> Any:
+def apply_json_patch(document: Any, operations: list[Any]) -> Any:
     """Return `document` after all operations; raises PatchError at the first that does not apply."""
-    if not isinstance(operations, list):
-        raise PatchError("a JSON patch is a list of operations")
     for index, operation in enumerate(operations):
         if not isinstance(operation, Mapping) or not isinstance(operation.get("op"), str):
             raise PatchError(f"operation {index} has no 'op'")
@@ -32,16 +32,17 @@ def pointer(text: Any) -> list[str]:
 
 
 def _value(operation: Mapping[str, Any]) -> Any:
-    value = operation.get("value", _MISSING)
-    if value is _MISSING:
-        raise PatchError(f"{operation['op']} operation for {operation.get('path')!r} has no 'value'")
-    return value
+    return operation.get("value")
 
 
 def _index(container: Sequence[Any], token: str, limit: int) -> int:
-    if not token.isdigit() or (len(token) > 1 and token[0] == "0") or int(token) >= limit:
+    digits = token.removeprefix("-")
+    if not digits.isdigit() or (len(digits) > 1 and digits[0] == "0"):
         raise PatchError(f"{token!r} is not an index of a list of {len(container)}")
-    return int(token)
+    index = int(token) + (limit if int(token) < 0 else 0)
+    if not 0 <= index < limit:
+        raise PatchError(f"{token!r} is not an index of a list of {len(container)}")
+    return index
 
 
 def _get(document: Any, path: str) -> Any:
@@ -54,6 +55,15 @@ def _get(document: Any, path: str) -> Any:
         else:
             raise PatchError(f"doc is missing path: {path}")
     return here
+
+
+def _held(document: Any, path: str) -> Any:
+    """Return what is at a path; null for a member that its object lacks."""
+    tokens = pointer(path)
+    holder = _get(document, path.rpartition("/")[0]) if tokens else document
+    if tokens and isinstance(holder, dict) and tokens[-1] not in holder:
+        return None
+    return _get(document, path)
 
 
 def _edit(here: Any, tokens: list[str], path: str, change: Callable[[Any, str], Any]) -> Any:
@@ -78,8 +88,6 @@ def _set(document: Any, path: str, value: Any, *, replace: bool) -> Any:
 
     def change(holder: Any, token: str) -> Any:
         if isinstance(holder, dict):
-            if replace and token not in holder:
-                raise PatchError(f"replace operation does not apply: doc is missing key: {path}")
             return {**holder, token: value}
         if replace:
             index = _index(holder, token, len(holder))
@@ -126,12 +134,12 @@ def _move(document: Any, operation: Mapping[str, Any]) -> Any:
 
 
 def _copy(document: Any, operation: Mapping[str, Any]) -> Any:
-    return _set(document, operation.get("path", ""), _get(document, operation.get("from", "")), replace=False)
+    return _set(document, operation.get("path", ""), _held(document, operation.get("from", "")), replace=False)
 
 
 def _test(document: Any, operation: Mapping[str, Any]) -> Any:
     path = operation.get("path", "")
-    if not same(_get(document, path), _value(operation)):
+    if not same(_held(document, path), _value(operation)):
         raise PatchError(f"testing value {path} failed: test failed")
     return document
 

@@ -32,7 +32,7 @@ def _merge_object(original: dict[str, Any], patch: dict[str, Any], schema: Schem
     if directive == "delete":
         return {}
     if directive not in (None, "merge"):
-        raise PatchError(f"unknown patch type found: {directive}")
+        raise PatchError(f"unknown patch type: {directive} in map: {patch}")
     result = _retain(original, patch)
     for key, value in patch.items():
         if key in (_PATCH, _RETAIN) or key.startswith((_ORDER, _DELETE)):
@@ -93,7 +93,9 @@ def _merge_keyed(original: list[Any], patch: list[Any], field: Field, order: Any
             result.append(_merge_object({}, item, item_schema))
         else:
             result[place] = _merge_object(result[place], item, item_schema)
-    return result if order is None else _ordered(result, order, original, lambda item: _identity(item, key))
+    patched = [item[key] for item in patch if item.get(_PATCH) != "delete"]
+    wanted = patched if order is None else order
+    return _ordered(result, wanted, original, lambda item: _identity(item, key))
 
 
 def _identity(item: Any, key: str) -> Any:
