@@ -1,4 +1,4 @@
-"""`python -m testing.realcluster`: build what real clusters need, or say what this machine lacks; exit status 1 then."""
+"""`python -m testing.realcluster`: build what real clusters need, or say what this machine lacks (exit status 1)."""
 
 import sys
 

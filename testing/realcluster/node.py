@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +24,8 @@ from typing import Any, Self
 
 import yaml
 
-from . import build, cgroups, ociarchive
-from .controlplane import API_SERVICE_ADDRESS, KEEP_VARIABLE, ControlPlane, Placement
+from . import build, cgroups, ociarchive, workfolder
+from .controlplane import API_SERVICE_ADDRESS, ControlPlane, Placement
 from .process import Process, ProcessFailedError, free_ports
 
 FABRIC_ADDRESS = "10.0.0.1"
@@ -80,7 +79,7 @@ class Node:
         self.address = f"10.0.0.{10 + index}"
         self.pods = f"10.244.{index}.0/24"
         self.work = cluster.workdir / "nodes" / setup.name
-        self.cgroup = f"/groundplane/{cluster.run}/{setup.name}"
+        self.cgroup = f"{cluster.cgroup}/{setup.name}"
         self._index = index
         self._cluster = cluster
         self._process = Process("node " + setup.name, (), log=self.work / "init.log", ready=lambda: True)
@@ -198,8 +197,8 @@ class Cluster:
         log: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
     ) -> None:
         self._own_workdir = workdir is None
-        self.workdir = Path(tempfile.mkdtemp(prefix="groundplane-cluster-")) if workdir is None else workdir
-        self.run = f"{os.getpid()}-{self.workdir.name}"
+        self.workdir = workfolder.make() if workdir is None else workdir
+        self.cgroup = workfolder.cgroup(self.workdir)
         self._setups = list(nodes)
         self._users = {**dict(users or {}), **{f"system:node:{each.name}": ("system:nodes",) for each in self._setups}}
         self._audit = audit
@@ -267,9 +266,10 @@ class Cluster:
         if self._listener is not None:
             self._listener.close()
         self._fabric.stop()
-        cgroups.remove(f"/groundplane/{self.run}")
-        if self._own_workdir and not os.environ.get(KEEP_VARIABLE):
-            shutil.rmtree(self.workdir, ignore_errors=True)
+        for group in (self.cgroup, workfolder.CGROUP):  # the last stays while other clusters run
+            cgroups.remove(group, patience_s=0)
+        if self._own_workdir:
+            workfolder.remove(self.workdir)
 
     def ready(self, name: str) -> bool:
         """Whether a node reports Ready=True."""
