@@ -7,8 +7,6 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from prometheus_client import disable_created_metrics
-
 from .. import __version__
 from ..cluster.client import Client
 from ..cluster.config import Config
@@ -35,7 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (SettingsError, ClusterError) as error:
         sys.stderr.write(f"gpu-operator: {error}\n")
         return 1
-    disable_created_metrics()  # type: ignore[no-untyped-call]
     logs.configure(level=chosen.log_level, devel=chosen.log_devel, time_encoding=chosen.log_time)
     log.info("groundplane %s, as GPU Operator %s, in namespace %s", __version__, chosen.release, chosen.namespace)
     try:

@@ -1,15 +1,15 @@
 """The operator's Prometheus metrics, under the names NVIDIA's dashboards know (contracts/control-plane.md 5.6).
 
-Each :class:`Metrics` has a registry of its own, so that two operators in one process (the lab, a test) do not share
-figures. Only the active ClusterPolicy moves them; ``policy.py`` sees to that.
+Each :class:`Metrics` is its own, so that two operators in one process (the lab, a test) do not share figures. Only the
+active ClusterPolicy moves them; ``policy.py`` sees to that. They are plain numbers until somebody scrapes them: the
+library that writes the exposition format is imported then, as it would take a tenth of a second of every start.
 """
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, Gauge, Metric, generate_latest
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 PREFIX: Final = "gpu_operator"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -47,46 +47,47 @@ COUNTERS: Final = {
 """Counters, without the ``_total`` that the exposition format adds."""
 
 
-class _Counts(Collector):
-    """The counters. The library's own ``Counter`` would add a series ``..._created`` to each, which nobody expects."""
-
-    def __init__(self) -> None:
-        self.values = dict.fromkeys(COUNTERS, 0)
-
-    def collect(self) -> Iterable[Metric]:
-        """The counters as they are now."""
-        for name, text in COUNTERS.items():
-            yield CounterMetricFamily(f"{PREFIX}_{name}", text, value=self.values[name])
-
-
 class Metrics:
     """One operator's figures."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry(auto_describe=True)
-        self._gauges = {
-            name: Gauge(name, text, namespace=PREFIX, registry=self.registry) for name, text in GAUGES.items()
-        }
-        self._counts = _Counts()
-        self.registry.register(self._counts)
+        self._gauges = dict.fromkeys(GAUGES, 0.0)
+        self._counts = dict.fromkeys(COUNTERS, 0)
 
     def set(self, name: str, value: float) -> None:
-        """Set a gauge of :data:`GAUGES`."""
-        self._gauges[name].set(value)
+        """Set a gauge of :data:`GAUGES`. Raises :class:`KeyError` for another."""
+        if name not in self._gauges:
+            raise KeyError(f"no gauge {name}")
+        self._gauges[name] = float(value)
 
     def count_pass(self, *, failed: bool) -> None:
         """One pass over the active policy has ended."""
-        self._counts.values["reconciliation"] += 1
+        self._counts["reconciliation"] += 1
         if failed:
-            self._counts.values["reconciliation_failed"] += 1
+            self._counts["reconciliation_failed"] += 1
 
     def get(self, name: str) -> float:
         """The present value of a metric, by its exposed name without the prefix."""
-        value = self.registry.get_sample_value(f"{PREFIX}_{name}")
-        if value is None:
+        if name in self._gauges:
+            return self._gauges[name]
+        counter = name.removesuffix("_total")
+        if counter == name or counter not in self._counts:
             raise KeyError(f"no metric {PREFIX}_{name}")
-        return value
+        return self._counts[counter]
 
     def expose(self) -> bytes:
         """The exposition text."""
-        return generate_latest(self.registry)
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)
+
+    def collect(self) -> "Iterator[Metric]":
+        """Every metric as it is now, in the library's terms."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        for name, text in GAUGES.items():
+            yield GaugeMetricFamily(f"{PREFIX}_{name}", text, value=self._gauges[name])
+        for name, text in COUNTERS.items():
+            yield CounterMetricFamily(f"{PREFIX}_{name}", text, value=self._counts[name])
