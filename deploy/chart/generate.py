@@ -1,22 +1,27 @@
 """Write the parts of the chart that follow from the code: definitions, rights and the schema of the values.
 
-``python deploy/chart/generate.py`` writes them; with ``--check`` it writes nothing, names what is out of date and exits
+``python -m deploy.chart.generate`` writes them; with ``--check`` it writes nothing, names what is out of date and exits
 with 1. A test does the same. Templates, values and their comments are written by hand.
 """
 
 import argparse
+import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from deploy.chart import values_schema
 from groundplane.api import crd
+from groundplane.api.clusterpolicy import ClusterPolicySpec
+from groundplane.api.release import Release
 from groundplane.cli import output
 from groundplane.cluster import kinds
 from groundplane.lab.cluster import data
-from groundplane.operands import rbac
+from groundplane.operands import operator_metrics, rbac
+from groundplane.operands.facts import ClusterFacts, OpenShift
 from groundplane.operator import openshift
 
 CHART: Final = Path(__file__).parent
@@ -25,7 +30,8 @@ Rule = dict[str, Any]
 RBAC_HEADER: Final = """\
 # Written by deploy/chart/generate.py: what the operator may do, and nothing else.
 #   uses    what it does itself
-#   grants  what it hands on to operands. Kubernetes lets nobody grant what he does not hold, so the operator holds it.
+#   grants  what it hands on to operands. Kubernetes lets nobody grant what he does not hold, so the operator holds it;
+#           with "openshift" there, what it hands on only on that platform
 # Each in the whole cluster, in the release's namespace, for events in the namespace default (events of cluster-wide
 # objects live there), and on OpenShift in the namespace openshift.
 """
@@ -34,7 +40,8 @@ RBAC_HEADER: Final = """\
 def files() -> dict[str, str]:
     """Content of every generated file by its path in the chart."""
     made = {f"crds/{each['metadata']['name'].partition('.')[0]}.yaml": definition(each) for each in definitions()}
-    return {**made, "files/rbac.yaml": RBAC_HEADER + rules_text(rights())}
+    schema = json.dumps(values_schema.values_schema(), indent=1) + "\n"
+    return {**made, "files/rbac.yaml": RBAC_HEADER + rules_text(rights()), "values.schema.json": schema}
 
 
 def definitions() -> list[dict[str, Any]]:
@@ -53,7 +60,7 @@ def definition(document: dict[str, Any]) -> str:
 
 
 def rights() -> dict[str, dict[str, list[Rule]]]:
-    """The operator's rules: ``{cluster, namespace, events, openshift}``, each ``{uses, grants}``.
+    """The operator's rules: ``{cluster, namespace, events, openshift}``, each ``{uses, grants}`` and more on OpenShift.
 
     What it uses is what the lab grants it under access control, where a test sees that this suffices.
     """
@@ -71,6 +78,7 @@ def rights() -> dict[str, dict[str, list[Rule]]]:
                 rbac.USE_PRIVILEGED.to_dict(),
                 *merged(rule.policy().to_dict() for account in accounts for rule in account.role),
             ],
+            "openshift": merged(monitoring_rights()),
         },
         "events": {"uses": used["Role", "gpu-operator-events"], "grants": []},
         "openshift": {"uses": [IMAGE_STREAMS], "grants": []},
@@ -89,6 +97,14 @@ def rules_text(places: dict[str, dict[str, list[Rule]]]) -> str:
                 for rule in rules
             ]
     return "\n".join(lines) + "\n"
+
+
+def monitoring_rights() -> Iterator[Rule]:
+    """What OpenShift's monitoring gets in the operator's namespace, and only there."""
+    facts = ClusterFacts(namespace="gpu-operator", release=Release.DEFAULT, openshift=OpenShift(version="4.18"))
+    for document in operator_metrics.render(ClusterPolicySpec(), facts):
+        if document["kind"] == "Role":
+            yield from document["rules"]
 
 
 IMAGE_STREAMS: Final = {
@@ -139,7 +155,7 @@ def main() -> int:
             (CHART / path).parent.mkdir(exist_ok=True)
             (CHART / path).write_text(files()[path])
         sys.stdout.write(
-            f"deploy/chart/{path} {'is out of date: run python deploy/chart/generate.py' if check else 'written'}\n"
+            f"deploy/chart/{path} {'is out of date: run python -m deploy.chart.generate' if check else 'written'}\n"
         )
     return 1 if check and stale else 0
 

@@ -5,7 +5,7 @@ A value that the policy has a field for always reaches it.
 */}}
 
 {{/*
-For each section: `always` is rendered even when empty; `parts` are objects whose own empty fields are left out too
+For each section: `always` is rendered even when false, zero or an empty version; `parts` are objects whose own empty fields are left out too
 (other objects are rendered whole); `chart` belongs to the chart and has no field in the policy.
 */}}
 {{- define "gpu-operator.policyRules" -}}
@@ -51,9 +51,11 @@ kataSandboxDevicePlugin: {always: [enabled]}
     {{- $value = include "gpu-operator.compact" (dict "of" $value) | fromYaml -}}
   {{- end -}}
   {{- if has $key ($rules.chart | default list) -}}
-  {{- else if or (has $key ($rules.always | default list)) (not (empty $value)) -}}
-    {{- if eq $key "version" -}}{{- $value = toString $value -}}{{- end -}}
-    {{- if not (kindIs "invalid" $value) -}}{{- $_ := set $kept $key $value -}}{{- end -}}
+  {{- else if kindIs "invalid" $value -}}
+  {{- else if eq $key "version" -}}
+    {{- if or $value (has $key ($rules.always | default list)) -}}{{- $_ := set $kept $key (toString $value) -}}{{- end -}}
+  {{- else if or (not (empty $value)) (and (has $key ($rules.always | default list)) (ne (toString $value) "")) -}}
+    {{- $_ := set $kept $key $value -}}
   {{- end -}}
 {{- end -}}
 {{- toYaml $kept -}}
@@ -63,12 +65,27 @@ kataSandboxDevicePlugin: {always: [enabled]}
 {{- define "gpu-operator.upgradePolicy" -}}
 {{- $policy := omit . "gpuPodDeletion" -}}
 {{- with .gpuPodDeletion }}{{- $_ := set $policy "podDeletion" . -}}{{- end -}}
+{{- if regexMatch "^[0-9]+$" (toString .maxUnavailable) -}}{{/* a text has to be a percentage */}}
+  {{- $_ := set $policy "maxUnavailable" (int .maxUnavailable) -}}
+{{- end -}}
 {{- range $part := list "waitForCompletion" "drain" -}}
   {{- with get $policy $part -}}
     {{- if not .podSelector -}}{{- $_ := set $policy $part (omit . "podSelector") -}}{{- end -}}
   {{- end -}}
 {{- end -}}
 {{- toYaml $policy -}}
+{{- end -}}
+
+{{/* Relabelling rules in the policy's spelling: files for older charts write source_labels and target_label. YAML. */}}
+{{- define "gpu-operator.relabelings" -}}
+{{- $rules := list -}}
+{{- range . -}}
+  {{- $rule := omit . "source_labels" "target_label" -}}
+  {{- with .source_labels }}{{- $_ := set $rule "sourceLabels" . -}}{{- end -}}
+  {{- with .target_label }}{{- $_ := set $rule "targetLabel" . -}}{{- end -}}
+  {{- $rules = append $rules $rule -}}
+{{- end -}}
+{{- toYaml $rules -}}
 {{- end -}}
 
 {{/* The whole spec, from the values in force. Takes {values, root}. YAML. */}}
@@ -118,6 +135,13 @@ kataSandboxDevicePlugin: {always: [enabled]}
 {{- end -}}
 {{- with ($values.dcgmExporter.config | default dict).name -}}
   {{- $_ := set $spec.dcgmExporter "config" (dict "name" .) -}}
+{{- end -}}
+{{- range list $spec.dcgmExporter.serviceMonitor ($spec.operator.metrics | default dict).serviceMonitor -}}
+  {{- with . -}}
+    {{- if .relabelings -}}
+      {{- $_ := set . "relabelings" (include "gpu-operator.relabelings" .relabelings | fromYamlArray) -}}
+    {{- end -}}
+  {{- end -}}
 {{- end -}}
 {{- with $values.migManager.config -}}
   {{- $config := dict "default" (.default | default "") -}}
