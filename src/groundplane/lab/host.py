@@ -12,7 +12,7 @@ import os
 import shutil
 import tomllib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSet
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,9 @@ SOCKET_PATH_LIMIT = 103
 
 LONGEST_SOCKET = "/var/lib/kubelet/device-plugins/nvidia-gpu.shared.sock"
 DRIVER_ROOT = "/run/nvidia/driver"
+DRIVER_BIN = "/usr/lib/groundplane/driver/bin"
+"""Where groundplane's image has the executables that come with a driver; no other image has the folder."""
+
 HOST_DRIVER_FILES = (
     "/usr/bin/nvidia-smi",
     "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
@@ -63,18 +66,22 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class SimulatedHost:
-    """One node's machine. Making it writes the files of a freshly installed and booted host that do not exist yet."""
+    """One node's machine. Making it writes the files of a freshly installed and booted host that do not exist yet.
 
-    def __init__(self, root: HostRoot, spec: NodeSpec) -> None:
+    With `attach` nothing is written: the machine is there already and others use it at the same time.
+    """
+
+    def __init__(self, root: HostRoot, spec: NodeSpec, *, attach: bool = False) -> None:
         self.root = root
         self.spec = spec
         self.gpus: tuple[Gpu, ...] = tuple(_gpus(spec))
         self._handlers: dict[str, dict[str, Any]] = {}
-        self.nri_plugins: set[str] = set()
+        self.nri_plugins: MutableSet[str] = set()
         """Names of the NRI plugins that are connected to the container runtime."""
         self._check_socket_length()
-        self._install()
-        self.boot()
+        if not attach:
+            self._install()
+            self.boot()
 
     def __repr__(self) -> str:
         return f"SimulatedHost({self.spec.name!r}, {self.root})"
@@ -114,7 +121,7 @@ class SimulatedHost:
             self._place(path, text)
         if spec.host_driver:
             for path in HOST_DRIVER_FILES:
-                self._place(path, f"simulated {spec.host_driver}\n", mode=0o755)
+                self._place(path, driver_file(path, spec.host_driver), mode=0o755)
 
     def _place(self, path: str, text: str, *, mode: int = 0o644) -> None:
         if not self.root.exists(path):
@@ -141,7 +148,7 @@ class SimulatedHost:
             for module in CORE_MODULES:
                 self.load_module(module, version=spec.host_driver)
             self.create_device_nodes()
-        self.restart_runtime()
+        self.read_runtime()
 
     def _write_pci(self, gpu: Gpu) -> None:
         folder = f"/sys/bus/pci/devices/{gpu.pci_address}"
@@ -227,7 +234,11 @@ class SimulatedHost:
 
     def restart_runtime(self) -> None:
         """Make the container runtime read its configuration again. HostError, naming the file, if it is malformed."""
-        self._handlers = _READERS[self.spec.runtime.name](self.root)
+        self.read_runtime()
+
+    def read_runtime(self) -> None:
+        """Read the runtime's configuration, as it does on its start."""
+        self._handlers = configured_handlers(self.spec.runtime.name, self.root)
 
     @property
     def runtime_handlers(self) -> dict[str, str]:
@@ -241,6 +252,13 @@ class SimulatedHost:
             for path in self.root.glob(f"{folder}/*.json") + self.root.glob(f"{folder}/*.yaml"):
                 found.update(_cdi_spec(self.root, path))
         return found
+
+
+def driver_file(path: str, version: str) -> str:
+    """The content of a file of the driver: nvidia-smi is a script that runs the stand-in where its image is."""
+    if path.endswith("/nvidia-smi"):
+        return f'#!/bin/sh\n# simulated {version}\nexec {DRIVER_BIN}/nvidia-smi "$@"\n'
+    return f"simulated {version}\n"
 
 
 def _gpus(spec: NodeSpec) -> Iterator[Gpu]:
@@ -334,3 +352,8 @@ def _docker(root: HostRoot) -> dict[str, dict[str, Any]]:
 
 
 _READERS = {"containerd": _containerd, "cri-o": _crio, "docker": _docker}
+
+
+def configured_handlers(runtime: str, root: HostRoot) -> dict[str, dict[str, Any]]:
+    """The handlers that a runtime's configuration below a root names. HostError, naming the file, if malformed."""
+    return _READERS[runtime](root)

@@ -39,9 +39,7 @@ async def run(ctx: ContainerContext) -> int:
     gpus = ctx.devices or ctx.host.gpus
     strategies = (ctx.env.get("DEVICE_LIST_STRATEGY") or "envvar").split(",")
     if any(strategy.startswith("cdi-") for strategy in strategies):
-        spec = common.cdi_spec(
-            CDI_KIND, [(gpu.uuid, (gpu,)) for gpu in gpus], ctx.env.get("NVIDIA_DRIVER_ROOT", "/run/nvidia/driver")
-        )
+        spec = common.cdi_spec(CDI_KIND, [(gpu.uuid, (gpu,)) for gpu in gpus], common.driver_mounts(ctx))
         ctx.write("/var/run/cdi/k8s.device-plugin.nvidia.com-gpu.json", spec)
     plugin = _Plugin(ctx, gpus, strategies)
     server = grpc.aio.server()

@@ -7,7 +7,7 @@ Loads simulated modules, offers the driver's files at /run/nvidia/driver and unl
 import re
 
 from ...api import names
-from ..host import HostError
+from ..host import HostError, driver_file
 from ..programs import ContainerContext
 from . import common
 from .driver_manager import PID_FILE, STATE_FILE, clear
@@ -62,8 +62,8 @@ async def _init(ctx: ContainerContext) -> int:
             ctx.log(f"+ modprobe {module}")
         host.create_device_nodes()
     for path in common.DRIVER_FILES:
-        ctx.write(names.DRIVER_ROOT + path, f"simulated {version}\n", mode=0o755)
-    host.root.symlink(names.DRIVER_ROOT + "/dev", "/dev")
+        ctx.write(names.DRIVER_ROOT + path, driver_file(path, version), mode=0o755)
+    ctx.symlink(names.DRIVER_ROOT + "/dev", "/dev")
     ctx.log("Mounting NVIDIA driver rootfs...")
     ctx.write(STATE_FILE, digest + "\n")
     ctx.write(DAEMONS_STATUS, "Ready\n")

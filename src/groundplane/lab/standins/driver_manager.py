@@ -111,5 +111,5 @@ def restore(ctx: ContainerContext, labels: dict[str, str]) -> None:
 
 def clear(ctx: ContainerContext) -> None:
     """Unmount a stale driver root and forget the old driver's process."""
-    ctx.host.root.remove(names.DRIVER_ROOT)
+    ctx.container.unmount(names.DRIVER_ROOT)
     ctx.remove(PID_FILE)

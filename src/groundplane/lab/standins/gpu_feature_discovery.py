@@ -84,10 +84,8 @@ async def run(ctx: ContainerContext) -> int:
         wanted = labels(ctx.host, started)
         if strategy != "none" and wanted:
             wanted["nvidia.com/mig.strategy"] = strategy
-        present = common.node_labels(ctx)
-        changes: dict[str, str | None] = {key: value for key, value in wanted.items() if present.get(key) != value}
-        if changes:
-            common.set_node_labels(ctx, changes, MANAGER)
-            ctx.log(f"wrote {len(changes)} labels")
+        changed = ctx.container.publish_labels(MANAGER, wanted)
+        if changed:
+            ctx.log(f"wrote {changed} labels")
         if await ctx.stopped(SLEEP_S):
             return 0

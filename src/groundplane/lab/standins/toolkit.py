@@ -8,6 +8,8 @@ merging into a person's configuration is left to the real program.
 import json
 import posixpath
 import tomllib
+from collections.abc import Mapping
+from typing import Any
 
 from ..programs import ContainerContext
 from . import common
@@ -19,6 +21,35 @@ HANDLERS = {
 }
 FILES = (*HANDLERS.values(), "nvidia-ctk", "nvidia-cdi-hook", "nvidia-container-cli", "nvidia-container-runtime-hook")
 NRI_NAME = "nvidia-container-toolkit"
+_CRI_NAME = "io.containerd.cri.v1.runtime"
+_CRI = f'plugins."{_CRI_NAME}"'
+
+
+_TOOL = "#!/bin/sh\n# simulated %(name)s\n"
+_RUNTIME = """\
+#!/bin/sh
+# simulated %(name)s: gives a container that asks for GPUs the driver's files, then lets runc do the work
+bundle=. create= previous=
+for word; do
+    case "$previous" in --bundle | -b) bundle="$word" ;; esac
+    [ "$word" != create ] || create=yes
+    previous="$word"
+done
+if [ -n "$create" ] && [ -e '%(loaded)s' ]; then
+    config="$bundle/config.json"
+    visible="$(grep -o '"NVIDIA_VISIBLE_DEVICES=[^"]*"' "$config" | tail -n 1 | cut -d = -f 2 | tr -d '"')"
+    case "$visible" in
+        '' | void | none) ;;
+        *) sed -i 's|"mounts":\\[|"mounts":[%(mounts)s|' "$config" ;;
+    esac
+fi
+exec runc "$@"
+"""
+
+
+def _oci_mount(source: str, destination: str) -> str:
+    mount = {"destination": destination, "type": "bind", "source": source, "options": common.MOUNT_OPTIONS}
+    return json.dumps(mount, separators=(",", ":"))
 
 
 class ToolkitError(RuntimeError):
@@ -55,7 +86,10 @@ async def run(ctx: ContainerContext) -> int:
 
 def _install(ctx: ContainerContext, root: str) -> None:
     for name in FILES:
-        ctx.write(f"{root}/toolkit/{name}", f"#!/bin/sh\n# simulated {name}\n", mode=0o755)
+        text = _RUNTIME if name in HANDLERS.values() else _TOOL
+        mounts = "".join(_oci_mount(*each) + "," for each in common.driver_mounts(ctx))
+        values = {"name": name, "mounts": mounts, "loaded": ctx.host.root.path("/sys/module/nvidia/refcnt")}
+        ctx.write(f"{root}/toolkit/{name}", text % values, mode=0o755)
     ctx.log(f"installed {len(FILES)} files in {root}/toolkit")
 
 
@@ -65,9 +99,7 @@ def _write_cdi(ctx: ContainerContext) -> None:
     folder = ctx.env.get("CDI_OUTPUT_DIR", "/var/run/cdi")
     gpus = ctx.host.gpus
     devices = [("all", gpus), *((str(gpu.index), (gpu,)) for gpu in gpus), *((gpu.uuid, (gpu,)) for gpu in gpus)]
-    text = common.cdi_spec(
-        "management.nvidia.com/gpu", devices, ctx.env.get("NVIDIA_DRIVER_ROOT", "/run/nvidia/driver")
-    )
+    text = common.cdi_spec("management.nvidia.com/gpu", devices, common.driver_mounts(ctx))
     ctx.write(f"{folder}/management.nvidia.com-gpu.json", text)
 
 
@@ -81,7 +113,7 @@ def configure(ctx: ContainerContext, root: str) -> None:
     if name not in binaries:
         binaries = {name: binaries["nvidia"], **{key: value for key, value in binaries.items() if key != "nvidia"}}
     _WRITERS[runtime](ctx, binaries)
-    ctx.host.restart_runtime()
+    ctx.container.restart_runtime()
     ctx.log(f"configured {runtime} with handlers {', '.join(binaries)} and restarted it")
 
 
@@ -94,7 +126,7 @@ def revert(ctx: ContainerContext) -> None:
         ctx.remove(_drop_in(ctx, runtime))
         if runtime == "containerd":
             _write_imports(ctx, add=False)
-    ctx.host.restart_runtime()
+    ctx.container.restart_runtime()
     ctx.log(f"removed the handlers from {runtime} and restarted it")
 
 
@@ -104,18 +136,37 @@ def _drop_in(ctx: ContainerContext, runtime: str) -> str:
 
 
 def _containerd(ctx: ContainerContext, binaries: dict[str, str]) -> None:
-    lines = ["version = 3", "", '[plugins."io.containerd.cri.v1.runtime"]', "  enable_cdi = true"]
+    runtime, options = _runc(ctx)
+    lines = ["version = 3", "", f"[{_CRI}]", "  enable_cdi = true"]
     for name, binary in binaries.items():
-        table = f'[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{name}'
-        lines += [
-            "",
-            f"{table}]",
-            '  runtime_type = "io.containerd.runc.v2"',
-            f"{table}.options]",
-            f'  BinaryName = "{binary}"',
-        ]
+        table = f"{_CRI}.containerd.runtimes.{name}"
+        lines += ["", f"[{table}]", *_values({"runtime_type": "io.containerd.runc.v2"} | runtime)]
+        lines += [f"[{table}.options]", *_values(options | {"BinaryName": binary})]
     ctx.write(_drop_in(ctx, "containerd"), "\n".join(lines) + "\n")
     _write_imports(ctx, add=True)
+
+
+def _runc(ctx: ContainerContext) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings and options of the runtime runc in the host's configuration, which the handlers take over."""
+    table: Any = _containerd_config(ctx)
+    for key in ("plugins", _CRI_NAME, "containerd", "runtimes", "runc"):
+        table = table.get(key) or {}
+    options = table.get("options") or {}
+    return {key: value for key, value in table.items() if not isinstance(value, dict)}, options
+
+
+def _values(table: Mapping[str, Any]) -> list[str]:
+    """The lines of a TOML table of strings, numbers, truth values and lists of them, which JSON writes alike."""
+    return [f"  {key} = {json.dumps(value)}" for key, value in table.items()]
+
+
+def _containerd_config(ctx: ContainerContext) -> dict[str, Any]:
+    path = ctx.env.get("RUNTIME_CONFIG", "/etc/containerd/config.toml")
+    real = ctx.path(path)
+    try:
+        return tomllib.loads(real.read_text()) if real.exists() else {}
+    except tomllib.TOMLDecodeError as error:
+        raise ToolkitError(f"{path} is malformed: {error}; fix it, it was left as it is") from error
 
 
 def _write_imports(ctx: ContainerContext, *, add: bool) -> None:
@@ -124,10 +175,7 @@ def _write_imports(ctx: ContainerContext, *, add: bool) -> None:
     text = real.read_text() if real.exists() else "version = 3\n"
     host_path = ctx.env.get("RUNTIME_DROP_IN_CONFIG_HOST_PATH", "/etc/containerd/conf.d/99-nvidia.toml")
     pattern = posixpath.dirname(host_path) + "/*.toml"
-    try:
-        imports = list(tomllib.loads(text).get("imports", []))
-    except tomllib.TOMLDecodeError as error:
-        raise ToolkitError(f"{path} is malformed: {error}; fix it, it was left as it is") from error
+    imports = list(_containerd_config(ctx).get("imports", []))
     if (pattern in imports) == add:
         return
     imports = [*imports, pattern] if add else [item for item in imports if item != pattern]
