@@ -50,7 +50,8 @@ def _mb(count: int) -> str:
 @main.command()
 @click.argument("references", nargs=-1, required=True)
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="Archive to write.")
-def aliases(references: tuple[str, ...], output: Path) -> None:
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="Set in every image; may be repeated.")
+def aliases(references: tuple[str, ...], output: Path, env: tuple[str, ...]) -> None:
     """Write an archive for tests in which the image stands for NVIDIA's images.
 
     REFERENCES are image references, each with `=KEY` if its entrypoint is not that of its own name.
@@ -58,9 +59,10 @@ def aliases(references: tuple[str, ...], output: Path) -> None:
     from . import aliases as table
 
     wanted = {name: key or None for name, _, key in (reference.partition("=") for reference in references)}
+    environment = dict(setting.split("=", 1) for setting in env)
     with tempfile.TemporaryDirectory(prefix="groundplane-layers-") as folder:
         made = build.image(layers_folder=Path(folder))
-        for written in archive.write(table.aliases(made, wanted), output):
+        for written in archive.write(table.aliases(made, wanted, environment=environment), output):
             click.echo(f"{written.digest}  {written.reference}")
     click.echo(f"load      ctr -n k8s.io images import {output}")
 

@@ -28,21 +28,21 @@ def entrypoint_key(reference: str) -> str:
     return key
 
 
-def alias(image: Image, reference: str, key: str | None = None) -> Image:
+def alias(image: Image, reference: str, key: str | None = None, environment: Mapping[str, str] | None = None) -> Image:
     """The image under another name, with the entrypoint of one of the lab's images (by default that of the name)."""
     key = key or entrypoint_key(reference)
     if key not in images.IMAGES:
         raise ImageError(f"unknown entrypoint {key!r}; the lab has {', '.join(sorted(images.IMAGES))}")
-    return replace(image, references=(reference,), config=_config(image.config, reference, key))
+    return replace(image, references=(reference,), config=_config(image.config, reference, key, environment or {}))
 
 
-def _config(config: Mapping[str, Any], reference: str, key: str) -> dict[str, Any]:
+def _config(config: Mapping[str, Any], reference: str, key: str, more: Mapping[str, str]) -> dict[str, Any]:
     wanted = images.IMAGES[key]
     if key == _OPERATOR:  # the operator's own image keeps its entrypoint and user
         entrypoint, user, own = list(config["Entrypoint"]), config["User"], {}
     else:
         entrypoint, user, own = list(wanted.entrypoint), "0:0", dict(wanted.env)
-    environment = contents.ENVIRONMENT | own | {IMAGE_ENV: key, REFERENCE_ENV: reference}
+    environment = contents.ENVIRONMENT | own | {IMAGE_ENV: key, REFERENCE_ENV: reference} | dict(more)
     if set(contents.DRIVER_ONLY) & set(wanted.executables):
         environment["PATH"] = f"/{launcher.DRIVER_PATH}:{environment['PATH']}"
     changed = {
@@ -54,7 +54,15 @@ def _config(config: Mapping[str, Any], reference: str, key: str) -> dict[str, An
     return {name: value for name, value in {**config, **changed}.items() if value}
 
 
-def aliases(image: Image, references: Iterable[str] | Mapping[str, str | None]) -> list[Image]:
-    """Images for some references, or for references with the key of the entrypoint each shall have."""
+def aliases(
+    image: Image,
+    references: Iterable[str] | Mapping[str, str | None],
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> list[Image]:
+    """Images for some references, or for references with the key of the entrypoint each shall have.
+
+    `environment` is set in all of them, such as `onnode.SPEED_ENV`.
+    """
     wanted = references if isinstance(references, Mapping) else dict.fromkeys(references)
-    return [alias(image, reference, key) for reference, key in wanted.items()]
+    return [alias(image, reference, key, environment) for reference, key in wanted.items()]

@@ -12,7 +12,7 @@ import json
 import os
 import stat
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -151,8 +151,7 @@ def write(images: Sequence[Image], target: Path) -> list[Written]:
             **({"annotations": dict(image.annotations)} if image.annotations else {}),
         }
         manifest = _blob(blobs, document)
-        for reference in image.references:
-            index.append(_index_entry(image, manifest, full_reference(reference)))
+        index += [_index_entry(image, manifest, full_reference(name)) for name in image.references]
         docker.append(
             {
                 "Config": _member(config["digest"]),

@@ -140,7 +140,7 @@ def _install_launcher(root: Path) -> None:
 
 
 def write_tree(target: Path, tree: Path = TREE) -> None:
-    """Write the folders of the three layers into a folder, for a builder of another kind (deploy/image/Containerfile)."""
+    """Write the folders of the three layers into a folder, for other builders (deploy/image/Containerfile)."""
     if target.exists() and any(target.iterdir()):
         raise ImageError(f"folder {target} is not empty; name a new one")
     with assembled(tree) as assembly:

@@ -3,10 +3,12 @@
 `source` is the text of the file that the build puts at `PATH`; every executable of the image is a link to it.
 """
 
+from groundplane.lab.host import DRIVER_BIN
+
 from . import contents
 
 PATH = "usr/lib/groundplane/launcher"
-DRIVER_PATH = "usr/lib/groundplane/driver/bin"
+DRIVER_PATH = DRIVER_BIN.lstrip("/")
 """A folder of executables that is on nobody's PATH but that of a driver image's stand-in."""
 
 _TEXT = """\

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from .errors import ImageError
 
+_DEBIAN = "the image's base is made of Debian packages; build on Debian or Ubuntu, or use deploy/image/Containerfile"
 _REMEDY = {
-    "apt-cache": "the image's base is made of Debian packages; build on Debian or Ubuntu, or use deploy/image/Containerfile",
-    "apt-get": "the image's base is made of Debian packages; build on Debian or Ubuntu, or use deploy/image/Containerfile",
-    "dpkg": "install the package dpkg, or use deploy/image/Containerfile",
-    "dpkg-deb": "install the package dpkg, or use deploy/image/Containerfile",
+    "apt-get": _DEBIAN,
+    "dpkg": _DEBIAN,
+    "dpkg-deb": _DEBIAN,
     "git": "install git, or set SOURCE_DATE_EPOCH to the time that the image shall carry",
 }
 _LAST_LINES = 15
@@ -42,7 +42,7 @@ def run(
     env: Mapping[str, str] | None = None,
 ) -> str:
     """Run a command and return its standard output. ImageError with its last lines if it fails."""
-    done = subprocess.run(  # noqa: S603 - the commands are this builder's own
+    done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
         env=None if env is None else dict(env),
@@ -60,8 +60,8 @@ def run(
 
 def pipe(producer: Sequence[str | Path], consumer: Sequence[str | Path], *, what: str) -> None:
     """Run two commands, the output of one being the input of the other. ImageError if either fails."""
-    with subprocess.Popen([str(part) for part in producer], stdout=subprocess.PIPE) as source:  # noqa: S603
-        done = subprocess.run(  # noqa: S603
+    with subprocess.Popen([str(part) for part in producer], stdout=subprocess.PIPE) as source:
+        done = subprocess.run(
             [str(part) for part in consumer], stdin=source.stdout, capture_output=True, text=True, check=False
         )
     if source.returncode != 0 or done.returncode != 0:

@@ -56,7 +56,7 @@ def own(tree: Path, folder: Path, epoch: int) -> Path:
     if importlib.util.find_spec("hatchling") is None:
         lock = "requirements-build.lock"
         raise ImageError(f"{sys.executable} has no hatchling; run pip install --require-hashes -r {lock}")
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
+    command: list[str | Path] = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
     tools.run(
         command, cwd=tree, what="building groundplane's wheel", env={**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
     )

@@ -1,22 +1,27 @@
 """Stand-in for node feature discovery (nfd-worker and master): replaced by groundplane's node/features (minimal NFD).
 
-Runs beside the kubelet and labels the node with its PCI vendors, kernel and operating system
+Runs beside the kubelet (on a real node in a pod, as `node-features`) and labels the node with its PCI vendors, kernel
+and operating system
 (contracts/device-plugin-gfd.md 9), with the operator chart's settings: class whitelist 02, 03 and the field vendor.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ...api import names
 from .. import resources
-from ..api import Api
 from ..clock import LabClock
 from ..host import SimulatedHost
+from ..programs import ApiClient, ContainerContext
 
 INTERVAL_S = 60.0
 LEAST_REAL_S = 5.0
+LOCAL_INTERVAL_S = 10.0
 MANAGER = "nfd-master"
 OWNED = "nfd.node.kubernetes.io/feature-labels"
+LOCAL = "/etc/kubernetes/node-feature-discovery/features.d"
+"""Where other programs of the node, such as gpu-feature-discovery, leave files of labels, `key=value` a line."""
+
 _CLASSES = ("02", "03")
 
 
@@ -47,23 +52,39 @@ def _os_release(text: str) -> dict[str, str]:
     return {key: value.strip("\"'") for key, _, value in pairs}
 
 
-async def run(api: Api, host: SimulatedHost, clock: LabClock) -> None:
+async def run(api: ApiClient, host: SimulatedHost, clock: LabClock) -> None:
     """Keep the node's feature labels as they should be, for ever."""
     while True:
         publish(api, host)
         await clock.sleep(max(INTERVAL_S, LEAST_REAL_S * clock.speed))
 
 
-def publish(api: Api, host: SimulatedHost) -> None:
+async def program(ctx: ContainerContext) -> int:
+    """`node-features`: the same in a container, with the labels that other programs of the node have found."""
+    while True:
+        publish(ctx.api, ctx.host, local_labels(ctx))
+        if await ctx.stopped(LOCAL_INTERVAL_S):
+            return 0
+
+
+def local_labels(ctx: ContainerContext) -> dict[str, str]:
+    """The labels in the files of `LOCAL`."""
+    folder = ctx.path(LOCAL)
+    files = sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".")) if folder.is_dir() else []
+    lines = [line for file in files for line in file.read_text().splitlines()]
+    return {key: value for key, found, value in (line.partition("=") for line in lines) if found}
+
+
+def publish(api: ApiClient, host: SimulatedHost, more: Mapping[str, str] | None = None) -> None:
     """Write the labels that differ, and remove own ones that are no longer true."""
     node = api.find(resources.NODES, host.spec.name)
     if node is None:
         return
     present = node["metadata"].get("labels") or {}
     owned = (node["metadata"].get("annotations") or {}).get(OWNED, "")
-    wanted = labels(host)
+    wanted = labels(host) | dict(more or {})
     changes: dict[str, str | None] = {key: value for key, value in wanted.items() if present.get(key) != value}
-    stale = (names.NFD_PREFIX + key for key in owned.split(",") if key)
+    stale = (key if "/" in key else names.NFD_PREFIX + key for key in owned.split(",") if key)
     changes |= {key: None for key in stale if key not in wanted and key in present}
     record = ",".join(sorted(key.removeprefix(names.NFD_PREFIX) for key in wanted))
     if changes or record != owned:

@@ -1,0 +1,112 @@
+"""A real container as a stand-in sees it: its own files, its GPUs, its ports, its commands, its node's labels."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..host import HOST_DRIVER_FILES, Gpu, SimulatedHost
+from ..programs import CommandNotFoundError, Container, ContainerContext, Handler, Program
+from ..standins import node_features
+from ..standins.common import DRIVER_FILES
+from . import serving
+
+_NOTHING = ("", "void", "none")
+
+
+class NodeContainer(Container):
+    """The container this process runs in; paths are its own."""
+
+    def path(self, path: str) -> Path:
+        """The path itself."""
+        return Path("/", path)
+
+    def names_in(self, folder: str) -> list[str]:
+        """Names in a folder."""
+        real = self.path(folder)
+        return sorted(entry.name for entry in real.iterdir()) if real.is_dir() else []
+
+    @property
+    def node_name(self) -> str:
+        """The node, as the pod says or else as its description does."""
+        return self.env.get("NODE_NAME") or self.host.spec.name
+
+    def listen(self, port: int, handler: Handler | None) -> None:
+        """Listen on a port, until the process ends."""
+        serving.serve(port, handler)
+        self.ports[port] = handler
+
+    def unmount(self, path: str) -> None:
+        """Empty the folder, as one looks from which something was unmounted; other containers have it mounted."""
+        folder = self.path(path)
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+    def publish_labels(self, source: str, labels: Mapping[str, str]) -> int:
+        """Write the labels into node feature discovery's folder; the number of them if the file changed."""
+        file = self.path(f"{node_features.LOCAL}/{source}")
+        text = "".join(f"{key}={value}\n" for key, value in sorted(labels.items()))
+        if file.exists() and file.read_text() == text:
+            return 0
+        ContainerContext(self, (), out=lambda _: None).write(str(file), text)
+        return len(labels)
+
+
+class Commands:
+    """The executables on the container's PATH."""
+
+    def find(self, container: Container, argv: tuple[str, ...]) -> Program:
+        """A program that runs an executable as a process of its own. CommandNotFoundError if there is none."""
+        executable = shutil.which(argv[0], path=container.env.get("PATH")) if argv else None
+        if executable is None:
+            raise CommandNotFoundError(argv[0] if argv else "")
+        return _execute
+
+
+async def _execute(ctx: ContainerContext) -> int:
+    process = await asyncio.create_subprocess_exec(
+        *ctx.argv, env=ctx.env, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await process.communicate()
+    ctx.out(out)
+    ctx.err(err)
+    return process.returncode if process.returncode is not None else 1
+
+
+def driver_injected(root: Path = Path("/")) -> bool:
+    """Whether the driver's libraries are among the container's own files, where only a mount can have put them."""
+    libraries = [path for path in (*DRIVER_FILES, *HOST_DRIVER_FILES) if "/libcuda.so" in path]
+    return any((root / path.lstrip("/")).exists() for path in libraries)
+
+
+def visible_gpus(host: SimulatedHost, env: Mapping[str, str], root: Path = Path("/")) -> tuple[Gpu, ...]:
+    """The GPUs that were given to the container: those with a device node, else those that the environment names.
+
+    NVIDIA_VISIBLE_DEVICES counts only where the runtime has brought the driver (contracts/toolkit-cdi.md 1.2).
+    """
+    present = tuple(gpu for gpu in host.gpus if (root / gpu.device_node.lstrip("/")).exists())
+    if present or not driver_injected(root):
+        return present
+    value = env.get("NVIDIA_VISIBLE_DEVICES", "")
+    if value in _NOTHING:
+        return ()
+    wanted = {name.rpartition("=")[2] for name in value.split(",")}
+    return tuple(gpu for gpu in host.gpus if wanted & {"all", gpu.uuid, str(gpu.index)})
+
+
+def namespace(env: Mapping[str, str], folder: Path) -> str:
+    """The pod's namespace, by its service account's folder or its environment."""
+    file = folder / "namespace"
+    if file.exists():
+        return file.read_text().strip()
+    return env.get("OPERATOR_NAMESPACE") or env.get("NAMESPACE") or "default"
+
+
+def hostname() -> str:
+    """The pod's name, which is its host name unless it uses the node's network."""
+    return os.environ.get("POD_NAME") or os.uname().nodename
