@@ -49,6 +49,9 @@ metadata:
   namespace: {{ $root.Release.Namespace }}
   {{- include "gpu-operator.hookMetadata" (dict "of" $metadata "weight" "1") | nindent 2 }}
 spec:
+  # An image that cannot be pulled ends the job before Helm gives up waiting; a job that failed goes by itself.
+  activeDeadlineSeconds: 240
+  ttlSecondsAfterFinished: 600
   template:
     metadata:
       labels:
