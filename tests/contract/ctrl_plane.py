@@ -185,6 +185,11 @@ class Plane:
         assert found is not None
         return found
 
+    def taints(self, short: str) -> set[tuple[str, str]]:
+        """The (key, effect) pairs of a node's taints."""
+        taints = self.read("nodes", self.node_name(short))["spec"].get("taints") or ()
+        return {(taint["key"], taint["effect"]) for taint in taints}
+
     def node_is(self, short: str, ready: str) -> None:
         """Write a node's conditions."""
         self.change("nodes", self.node_name(short), {"status": {"conditions": node_conditions(ready)}}, "status")

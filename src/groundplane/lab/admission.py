@@ -1,7 +1,7 @@
 """Admission of new objects: the built-in plugins that matter to a cluster of GPU nodes.
 
-NamespaceLifecycle, Priority, RuntimeClass, DefaultTolerationSeconds and the naming part of ServiceAccount. Not
-here: the token volume that ServiceAccount adds to pods, quota, limit ranges and webhooks.
+NamespaceLifecycle, Priority, RuntimeClass, DefaultTolerationSeconds, TaintNodesByCondition and the naming part of
+ServiceAccount. Not here: the token volume that ServiceAccount adds to pods, quota, limit ranges and webhooks.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _TOLERATED = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _TOLERATION_SECONDS = 300
+_NEW_NODE = ("node.kubernetes.io/not-ready", "NoSchedule")
 
 
 def admit_namespace(api: Api, res: Resource, document: Document) -> Document:
@@ -45,6 +46,8 @@ def admit(api: Api, res: Resource, document: Document) -> Document:
         _runtime_class(api, document, spec)
         _service_account(spec)
         _tolerations(spec)
+    elif res is resources.NODES:
+        _not_ready(document["spec"])
     return document
 
 
@@ -103,6 +106,14 @@ def _runtime_class(api: Api, document: Document, spec: Document) -> None:
 def _service_account(spec: Document) -> None:
     name = spec.setdefault("serviceAccountName", spec.get("serviceAccount") or "default")
     spec["serviceAccount"] = name
+
+
+def _not_ready(spec: Document) -> None:
+    """Taint a new node, so that no pod gets there before the node controller has seen it ready."""
+    taints = spec.get("taints") or []
+    if not any((taint.get("key"), taint.get("effect")) == _NEW_NODE for taint in taints):
+        key, effect = _NEW_NODE
+        spec["taints"] = [*taints, {"key": key, "effect": effect}]
 
 
 def _tolerations(spec: Document) -> None:

@@ -126,6 +126,11 @@ def target_node(pod: Doc) -> str:
     return next(iter(names)) if names is not None and len(names) == 1 else ""
 
 
+def oldest_first(pod: Doc) -> tuple[bool, str, str]:
+    """Sort key of a node's daemon pods: bound ones first, then the oldest, ties by name."""
+    return not objects.node_name(pod), *objects.created(pod)
+
+
 def rolling_limits(daemon_set: Doc, desired: int) -> tuple[int, int] | None:
     """How many nodes may be without a serving pod, and how many may run two, during an update; None for OnDelete."""
     strategy = daemon_set["spec"].get("updateStrategy") or {}
@@ -184,7 +189,22 @@ class DaemonSetController:
         name = some["metadata"]["name"]
         for key, progress in self._progress.items():
             progress.dirty[name] = None
-            self.loop.add(key)
+            if new is not None and self._needed_on(key, progress, new):
+                self.loop.add(key)
+
+    def _needed_on(self, key: Key, progress: Progress, node: Obj) -> bool:
+        """Whether a changed node is a reason to look at a DaemonSet now.
+
+        Only one that lacks its pod, has one too many, or may put a misplaced one right. All else is counted when
+        something else happens, as kube-controller-manager does: the status of a node that went or was tainted is late.
+        """
+        should_run, may_stay = placement.daemon_fit(progress.spec, node)
+        pods = (self._shared.pods.at(pod) for pod in progress.pods.get(node["metadata"]["name"], ()))
+        if not any(pod is not None and objects.node_name(pod) for pod in pods):
+            return should_run
+        daemon_set = self._sets.at(key)
+        status = (daemon_set.get("status") or {}) if daemon_set is not None else {}
+        return not may_stay or bool(status.get("numberMisscheduled"))
 
     def _pod_changed(self, old: Obj | None, new: Obj | None) -> None:
         owner_before = objects.controller_uid(old) if old is not None else ""
@@ -315,12 +335,15 @@ class DaemonSetController:
         progress.backoffs.pop(node_name, None)
 
     def _claimed(self, daemon_set: Obj, progress: Progress, node_name: str) -> list[Obj]:
-        pods = [self._shared.pods.at(key) for key in progress.pods.get(node_name, ())]
-        selector = daemon_set["spec"].get("selector")
-        present = [pod for pod in pods if pod is not None]
+        selector, present = daemon_set["spec"].get("selector"), self._present(progress, node_name)
         return sorted(
-            self._shared.claim(self._shared.pods, daemon_set, DAEMON_SETS, selector, present), key=objects.created
+            self._shared.claim(self._shared.pods, daemon_set, DAEMON_SETS, selector, present), key=oldest_first
         )
+
+    def _present(self, progress: Progress, node_name: str) -> list[Obj]:
+        """The pods of a node that count: not those that have ended and are being deleted."""
+        found = (self._shared.pods.at(key) for key in progress.pods.get(node_name, ()))
+        return [pod for pod in found if pod is not None and not (objects.finished(pod) and objects.deleting(pod))]
 
     def _clear(self, daemon_set: Obj, pods: Sequence[Obj], node: Obj | None) -> None:
         """Delete a node's pods; those bound to a vanished node are the pod garbage collector's."""
@@ -329,10 +352,6 @@ class DaemonSetController:
                 self._control.delete(daemon_set, pod)
 
     def _create(self, daemon_set: Obj, progress: Progress, node_name: str) -> None:
-        backoff = progress.backoffs.get(node_name)
-        if backoff is not None and backoff.due > self._shared.clock.monotonic():
-            self._later(daemon_set, node_name, backoff.due - self._shared.clock.monotonic())
-            return
         labels = {revisions.HASH_LABEL: revisions.hash_of(progress.revision)}
         generation = (daemon_set["metadata"].get("annotations") or {}).get(GENERATION_ANNOTATION)
         if generation:
@@ -341,7 +360,7 @@ class DaemonSetController:
         self._control.create(daemon_set, {**pod, "spec": pinned(progress.spec, node_name)})
 
     def _weed(self, daemon_set: Obj, progress: Progress, node_name: str, pods: Sequence[Obj]) -> None:
-        """Delete ended pods, with back-off, and all but the oldest running pod (of each template while surging)."""
+        """Delete ended pods, and all but the oldest running pod (of each template while surging)."""
         running: dict[bool, Obj] = {}
         surge = (rolling_limits(daemon_set, progress.sums.desired) or (0, 0))[1] > 0
         for pod in pods:
@@ -356,22 +375,29 @@ class DaemonSetController:
             self._control.delete(daemon_set, old)
 
     def _replace_ended(self, daemon_set: Obj, progress: Progress, node_name: str, pod: Obj) -> None:
-        now = self._shared.clock.monotonic()
-        backoff = progress.backoffs.get(node_name)
-        if backoff is not None and backoff.due > now:
-            self._later(daemon_set, node_name, backoff.due - now)
+        failed = objects.phase(pod) == "Failed"
+        if failed and self._backs_off(daemon_set, progress, node_name):
             return
-        stale = backoff is None or now - backoff.due > 2 * LAST_BACKOFF_S
-        failures = 1 if stale or backoff is None else backoff.failures + 1
-        pause = min(LAST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(failures - 1, 16))
-        progress.backoffs[node_name] = Backoff(failures, now + pause)
         where = f"daemon pod {'/'.join(objects.key(pod))} on node {node_name}"
         about = self._control.reference(daemon_set)
-        if objects.phase(pod) == "Failed":
+        if failed:
             self._recorder.event(about, WARNING, "FailedDaemonPod", f"Found failed {where}, will try to kill it")
         else:
             self._recorder.event(about, NORMAL, "SucceededDaemonPod", f"Found succeeded {where}, will try to delete it")
         self._control.delete(daemon_set, pod)
+
+    def _backs_off(self, daemon_set: Obj, progress: Progress, node_name: str) -> bool:
+        """Whether a failed pod of this node has to wait for its replacement; otherwise notes that it is replaced."""
+        now = self._shared.clock.monotonic()
+        backoff = progress.backoffs.get(node_name)
+        if backoff is not None and backoff.due > now:
+            self._later(daemon_set, node_name, backoff.due - now)
+            return True
+        stale = backoff is None or now - backoff.due > 2 * LAST_BACKOFF_S
+        failures = 1 if stale or backoff is None else backoff.failures + 1
+        pause = min(LAST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(failures - 1, 16))
+        progress.backoffs[node_name] = Backoff(failures, now + pause)
+        return False
 
     @property
     def pending(self) -> bool:
@@ -405,8 +431,7 @@ class DaemonSetController:
         return objects.labels(pod).get(revisions.HASH_LABEL) == revisions.hash_of(progress.revision)
 
     def _count(self, daemon_set: Obj, progress: Progress, node_name: str, should_run: bool) -> None:
-        present = [self._shared.pods.at(key) for key in progress.pods.get(node_name, ())]
-        pods = sorted((pod for pod in present if pod is not None), key=objects.created)
+        pods = sorted(self._present(progress, node_name), key=oldest_first)
         progress.stale_serving.pop(node_name, None)
         progress.stale_down.pop(node_name, None)
         if not should_run:

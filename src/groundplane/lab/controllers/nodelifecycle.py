@@ -127,7 +127,7 @@ class NodeLifecycleController:
             changed = {key: value for key, value in spec.items() if key != "taints"}
             self._shared.update(NODES, {**node, "spec": {**changed, **({"taints": wanted} if wanted else {})}})
         ready = objects.condition(node, "Ready")
-        if ready is not None and ready.get("status") != "True":
+        if ready is not None and ready.get("status") == "Unknown":
             self._pods_not_ready(name)
 
     def _check_lease(self, node: Obj) -> Obj:
@@ -166,6 +166,7 @@ class NodeLifecycleController:
         return self._shared.set_status(NODES, node, {**status, "conditions": conditions})
 
     def _pods_not_ready(self, name: str) -> None:
+        """Say of a silent node's pods that they are not ready; the kubelet of any other speaks for itself."""
         now = self._shared.clock.timestamp()
         for pod in self._shared.pods.by_node[name]:
             if objects.ready(pod):

@@ -82,14 +82,11 @@ def _create(shared: Shared, daemon_set: Obj, data: Doc, number: int, collisions:
 
 
 def trim(shared: Shared, daemon_set: Obj, keep: Obj, hashes_in_use: Collection[str]) -> None:
-    """Delete the oldest revisions beyond the history limit that no pod runs."""
+    """Delete the oldest revisions beyond the history limit; those that pods run count, and stay."""
     limit = daemon_set["spec"].get("revisionHistoryLimit", DEFAULT_HISTORY_LIMIT)
     if shared.owned(CONTROLLER_REVISIONS).by_owner.count(objects.uid(daemon_set)) <= limit:
         return
-    spare = [
-        revision
-        for revision in owned(shared, daemon_set)
-        if objects.uid(revision) != objects.uid(keep) and hash_of(revision) not in hashes_in_use
-    ]
-    for revision in spare[: max(0, len(spare) - limit)]:
+    old = [revision for revision in owned(shared, daemon_set) if objects.uid(revision) != objects.uid(keep)]
+    spare = [revision for revision in old if hash_of(revision) not in hashes_in_use]
+    for revision in spare[: max(0, len(old) - limit)]:
         shared.delete(CONTROLLER_REVISIONS, revision)
