@@ -14,10 +14,13 @@ A GPU's device node in a container is the null device under another name; it is 
 the driver's files were mounted and NVIDIA_VISIBLE_DEVICES names it. The driver's container shows the simulated modules
 at `/sys/module`, where its probe looks.
 
-The node must provide: the folder `/run/groundplane` in every container at the same path (containerd: a mount of
-the `base_runtime_spec` of the runtime runc); in it the file `node.yaml`, a node file (docs/reference/node-file.md) of this
-node alone; the files of `host.node_files` if it has a driver of its own; a containerd that is started again when it
-ends and reads `/etc/containerd/conf.d/*.toml`; the image under the operands' names (`python -m deploy.image aliases`).
+The node must provide:
+
+- the folder `/run/groundplane` in every container at the same path (containerd: a mount of the `base_runtime_spec` of
+  the runtime runc), in it the file `node.yaml`, a node file (docs/reference/node-file.md) of this node alone,
+- the files of `host.node_files` if it has a driver of its own,
+- a containerd that is started again when it ends and reads `/etc/containerd/conf.d/*.toml`,
+- the image under the operands' names (`python -m deploy.image aliases`).
 """
 
 import sys
