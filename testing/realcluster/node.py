@@ -26,7 +26,7 @@ import yaml
 
 from . import build, cgroups, ociarchive, workfolder
 from .controlplane import API_SERVICE_ADDRESS, ControlPlane, Placement
-from .process import Process, ProcessFailedError, free_ports
+from .process import Process, ProcessFailedError
 
 FABRIC_ADDRESS = "10.0.0.1"
 API_PORT = 443
@@ -40,8 +40,9 @@ _CRI = "io.containerd.cri.v1"
 class NodeSetup:
     """How a node is made.
 
-    `files` are written into the node before its services start (path: text). `container_mounts` are folders of the node
-    that every container sees at the same path. Without `cni` the node has no pod network, as a cluster whose network
+    `files` are written into the node before its services start (path: text; executable below a `bin`).
+    `container_mounts` are folders of the node that every container sees at the same path, `container_environment`
+    variables that every container has. Without `cni` the node has no pod network, as a cluster whose network
     add-on was forgotten.
     """
 
@@ -49,6 +50,7 @@ class NodeSetup:
     labels: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     container_mounts: Sequence[str] = ()
+    container_environment: Mapping[str, str] = field(default_factory=dict)
     cni: bool = True
 
 
@@ -170,6 +172,7 @@ class Node:
             "gateway": FABRIC_ADDRESS,
             "cgroup": self.cgroup,
             "container_mounts": list(self.setup.container_mounts),
+            "container_environment": dict(self.setup.container_environment),
             "services": {"containerd": ["containerd", "--config=/etc/containerd/config.toml"], "kubelet": kubelet},
             "files": {
                 "/etc/containerd/config.toml": _containerd_config(self._folders()),
@@ -181,7 +184,7 @@ class Node:
 
 
 class Cluster:
-    """A control plane and nodes while the context is open.
+    """A control plane and nodes while the context is open. `port` of 127.0.0.1 leads to its API server (0: a free one).
 
     Raises build.UnavailableError where this machine cannot run it (`missing` says why), ProcessFailedError where
     something does not come up.
@@ -194,6 +197,7 @@ class Cluster:
         users: Mapping[str, tuple[str, ...]] | None = None,
         audit: bool = False,
         workdir: Path | None = None,
+        port: int = 0,
         log: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
     ) -> None:
         self._own_workdir = workdir is None
@@ -202,6 +206,7 @@ class Cluster:
         self._setups = list(nodes)
         self._users = {**dict(users or {}), **{f"system:node:{each.name}": ("system:nodes",) for each in self._setups}}
         self._audit = audit
+        self._port = port
         self._log = log
         self._fabric = Process("fabric", (), log=self.workdir / "fabric.log", ready=lambda: True)
         self._forward: Process | None = None
@@ -308,7 +313,7 @@ class Cluster:
         ):
             subprocess.run([*self._inside("ip"), *command.split()], check=True)
         subprocess.run([*self._inside("sh"), "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"], check=True)
-        self._listener = socket.create_server(("127.0.0.1", free_ports(1)[0]), backlog=256)
+        self._listener = socket.create_server(("127.0.0.1", self._port), backlog=256)
         descriptor = self._listener.fileno()
         forward = [*self._inside(sys.executable), "-m", "testing.realcluster.forward"]
         self._forward = Process(

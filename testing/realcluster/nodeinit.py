@@ -100,16 +100,19 @@ def place_files(files: Mapping[str, str]) -> None:
         if target.is_symlink():
             target.unlink()  # the machine's own, in the layer below
         target.write_text(text)
+        target.chmod(0o755 if target.parent.name == "bin" else 0o644)
 
 
 def write_base_spec(config: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-    """The specification that containers start from: containerd's own, with the node's extra mounts."""
+    """The specification that containers start from: containerd's own, with the node's additions."""
     made = subprocess.run(["ctr", "oci", "spec"], env=environment, check=True, capture_output=True).stdout
     spec = json.loads(made)
     for path in config["container_mounts"]:
         Path(path).mkdir(parents=True, exist_ok=True)
         mounted = {"destination": path, "source": path, "type": "bind", "options": ["rbind", "rw"]}
         spec["mounts"].append(mounted)
+    added = [f"{name}={value}" for name, value in config["container_environment"].items()]
+    spec["process"]["env"] = [*spec["process"].get("env", ()), *added]
     Path("/etc/containerd/base-spec.json").write_text(json.dumps(spec))
 
 

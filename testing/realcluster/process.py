@@ -47,7 +47,7 @@ class Process:
     def pid(self) -> int:
         """The process id. ProcessFailedError if it does not run."""
         if self._process is None or self._process.poll() is not None:
-            raise ProcessFailedError(f"{self.name} is not running")
+            raise ProcessFailedError(f"{self.name} is not running:\n{self.tail()}")
         return self._process.pid
 
     @property

@@ -8,6 +8,7 @@ long as it lives: a state file without its lock held is what a killed lab left b
 import asyncio
 import contextlib
 import fcntl
+import functools
 import os
 import re
 import shutil
@@ -27,8 +28,13 @@ from . import documents
 from .render import load_policy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..lab.demo import Outcome
     from ..lab.nodes import NodeSpec
+
+EMBEDDED = "embedded"
+ENGINES = (EMBEDDED, "kubernetes")
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -100,6 +106,13 @@ _name = click.option(
 
 @command.command("up")
 @_name
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default=EMBEDDED,
+    show_default=True,
+    help="embedded: all in one process. kubernetes: real control plane, kubelets and containerd (root; a checkout).",
+)
 @click.option("--nodes", default="3", show_default=True, metavar="N|FILE", help="How many GPU nodes, or a node file.")
 @click.option(
     "--port",
@@ -112,16 +125,17 @@ _name = click.option(
 @click.option("--policy", type=click.Path(exists=True, dir_okay=False), help="Apply this ClusterPolicy at the start.")
 @click.option("--no-operator", is_flag=True, help="Start the cluster only; run an operator against it yourself.")
 @click.option("--foreground", is_flag=True, help="Stay in this terminal until Ctrl-C.")
-@click.option("--timeout", default=30.0, show_default=True, help="Seconds to wait for the API to answer.")
+@click.option("--timeout", type=float, help="Seconds to wait for the API to answer: 30, with real Kubernetes 600.")
 def up(
     name: str,
+    engine: str,
     nodes: str,
     port: int,
     speed: float,
     policy: str | None,
     no_operator: bool,
     foreground: bool,
-    timeout: float,
+    timeout: float | None,
 ) -> None:
     """Start a lab and print how to reach it."""
     if (running := _read(name)) is not None:
@@ -131,14 +145,20 @@ def up(
     specs = _specs(nodes)
     if policy:
         load_policy(policy)
+    real = engine != EMBEDDED
+    if real:
+        from . import lab_kubernetes
+
+        lab_kubernetes.prepare()
     if foreground:
-        _run(name, specs, port, speed, policy, not no_operator)
+        run = functools.partial(_run_kubernetes if real else _run_embedded, name, specs, port, speed, policy)
+        _run(name, run, not no_operator, policy)
         return
     argv = [sys.executable, "-m", "groundplane", "lab", "up", "--foreground", "--name", name, "--nodes", nodes]
-    argv += ["--port", str(port), "--speed", str(speed)]
+    argv += ["--engine", engine, "--port", str(port), "--speed", str(speed)]
     argv += ["--policy", policy] if policy else []
     argv += ["--no-operator"] if no_operator else []
-    _print_running(_spawn(name, argv, timeout))
+    _print_running(_spawn(name, argv, timeout or (600.0 if real else 30.0)))
 
 
 def _specs(nodes: str) -> "list[NodeSpec]":
@@ -171,7 +191,7 @@ def _print_running(running: Running) -> None:
     click.echo(f"\n    export KUBECONFIG={running.kubeconfig}\n    kubectl get nodes\n")
 
 
-def _run(name: str, specs: "list[NodeSpec]", port: int, speed: float, policy: str | None, operator: bool) -> None:
+def _run(name: str, run: "Callable[[bool], None]", operator: bool, policy: str | None) -> None:
     from ..cluster import errors
     from ..lab.cluster import LabError
 
@@ -181,13 +201,39 @@ def _run(name: str, specs: "list[NodeSpec]", port: int, speed: float, policy: st
                 f"lab {name!r} is just starting or ending; look again with `groundplane lab status`"
             )
         try:
-            asyncio.run(_serve(name, specs, port, speed, policy, operator))
+            run(operator)
         except LabError as error:
             raise click.ClickException(str(error)) from error
         except errors.ApiError as error:
             raise click.ClickException(f"the lab's API refused {policy}: {error}") from error
         except OSError as error:
             raise click.ClickException(f"the lab cannot run: {error}") from error
+
+
+def _run_embedded(
+    name: str, specs: "list[NodeSpec]", port: int, speed: float, policy: str | None, operator: bool
+) -> None:
+    asyncio.run(_serve(name, specs, port, speed, policy, operator))
+
+
+def _run_kubernetes(
+    name: str, specs: "list[NodeSpec]", port: int, speed: float, policy: str | None, operator: bool
+) -> None:
+    from . import lab_kubernetes
+
+    home = _home(name)
+    given = documents.unpacked(documents.read(policy), "ClusterPolicy") if policy else []
+    with lab_kubernetes.running(specs, port=port, speed=speed, policies=given, operator=operator) as cluster:
+        kubeconfig = home / "kubeconfig"
+        _write(kubeconfig, cluster.kubeconfig.read_bytes())
+        running = Running(os.getpid(), cluster.cluster.control_plane.url, str(kubeconfig), len(specs))
+        state = home / "lab.json"
+        _write(state, msgspec.json.encode(running))
+        _print_running(running)
+        try:
+            lab_kubernetes.wait_for_end(cluster)
+        finally:
+            state.unlink(missing_ok=True)
 
 
 async def _serve(
@@ -291,7 +337,7 @@ async def _print_status(running: Running) -> None:
     from ..lab import layers
     from . import lab_view
 
-    async with client.Client(config.Config(server=running.url)) as api:
+    async with client.Client(config.Config.from_kubeconfig(running.kubeconfig)) as api:
         nodes = (await api.list(kinds.NODE)).items
         pods = (await api.list(kinds.POD)).items
         try:
