@@ -40,7 +40,8 @@ def run(tmp_path):
             target.write_text(ready)
         program("sleep", f'echo "slept $1"; cp "{tmp_path}/content" "{target}"')
         program(name, "env")
-        (tmp_path / "modules").write_text(modules)
+        if modules is not None:
+            (tmp_path / "modules").write_text(modules)
         for place in ("/run/nvidia/validations", "/proc/modules"):
             script = script.replace(place, str(tmp_path / place.rpartition("/")[2]))
         path = f"{programs}{os.pathsep}{os.environ['PATH']}"
@@ -64,6 +65,10 @@ def test_the_driver_facts_are_printed_and_handed_on_unevaluated(run, tmp_path, n
     for fact in ("IS_HOST_DRIVER=true", "NVIDIA_DRIVER_ROOT=/host root", "DRIVER_ROOT_CTR_PATH=$(touch pwned)"):
         assert lines.count(fact) == 2, "once from the file, once in the program's environment"
     assert not (tmp_path / "pwned").exists()
+
+
+def test_the_device_plugin_starts_where_the_kernel_has_no_list_of_modules(run):
+    assert "IS_HOST_DRIVER=true" in run(ENTRYPOINTS["nvidia-device-plugin"], "nvidia-device-plugin", modules=None)
 
 
 @pytest.mark.parametrize(("name", "script"), ENTRYPOINTS.items())

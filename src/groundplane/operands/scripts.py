@@ -50,6 +50,8 @@ switch_on() {{
     fi
 }}
 : > feature-flags.env
+modules=/proc/modules
+[ -r "$modules" ] || modules=/dev/null # a kernel that loads no modules has no list of them
 while read -r module _; do
     case "$module" in
         gdrdrv) switch_on GDRCOPY_ENABLED ;;
@@ -58,7 +60,7 @@ while read -r module _; do
             switch_on MOFED_ENABLED
             ;;
     esac
-done < /proc/modules
+done < "$modules"
 cat feature-flags.env
 exec nvidia-device-plugin
 """
