@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from . import archive, compiled, contents, debian, launcher, tools, wheels
+from . import archive, compiled, contents, debian, interpreter, launcher, tools, wheels
 from .archive import Layer
 from .errors import ImageError
 from .interpreter import Interpreter
@@ -212,7 +212,9 @@ def _key(parts: Iterable[str]) -> str:
 
 
 def _sources() -> list[str]:
-    return [path.read_text() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    """The text of the modules that decide what is in the layers of the base and the dependencies."""
+    modules = (archive, compiled, contents, debian, interpreter, wheels)
+    return [Path(str(module.__file__)).read_text() for module in modules]
 
 
 def _layer(root: Path, key: str, time: int, target: Path, kept: Path | None, prepare: Callable[[], None]) -> Layer:

@@ -135,14 +135,19 @@ EXECUTABLES: Mapping[str, str] = {
 STAND_INS = "groundplane.lab.onnode:main"
 """What runs under every other name (`stand_ins`), until each has its own room."""
 
+FEATURES = ("node-features",)
+"""Stand-ins of programs that are in no image of NVIDIA's."""
+
+NOT_OURS = ("pause", "nginx")
+"""Programs of the lab's images that have nothing to do with GPUs."""
+
 DRIVER_ONLY = ("nvidia-smi",)
 """Executables that a container has only when the driver's own image or an injection brings them."""
 
 
 def stand_ins() -> tuple[str, ...]:
-    """The executables of NVIDIA's images for which the lab has a stand-in, sorted."""
+    """The executables of the operands' images for which the lab has a stand-in, sorted."""
     from groundplane.lab import images
 
-    ours = {"pause", "nginx"}
-    names = {name for image in images.IMAGES.values() for name in image.executables} - ours
-    return tuple(sorted(names - {*EXECUTABLES, *DRIVER_ONLY}))
+    names = {name for image in images.IMAGES.values() for name in image.executables} | set(FEATURES)
+    return tuple(sorted(names - {*NOT_OURS, *EXECUTABLES, *DRIVER_ONLY}))

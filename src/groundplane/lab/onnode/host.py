@@ -64,12 +64,16 @@ class NodeHost(SimulatedHost):
         self._machine = machine
         self._runtime_socket = runtime_socket
         super().__init__(root, spec, attach=True)
-        with _locked(root.base):
-            if not root.exists(_BOOTED):
+        if not root.exists(_BOOTED):
+            self._boot_once()
+        self.nri_plugins = _FileSet(root.path(_NRI))
+
+    def _boot_once(self) -> None:
+        with _locked(self.root.base):
+            if not self.root.exists(_BOOTED):
                 self._install()
                 self.boot()
-                root.write_atomic(_BOOTED, "")
-        self.nri_plugins = _FileSet(root.path(_NRI))
+                self.root.write_atomic(_BOOTED, "")
 
     def read_runtime(self) -> None:
         """Note the handlers that the node's own configuration names now, for all processes."""
@@ -111,13 +115,14 @@ def peer(path: Path) -> int:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes of the node out; HostError if this one may not use the folder."""
+    """Keep other processes of the node out; HostError if this one may not write to the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise HostError(
-            f"the simulated host's folder cannot be used: {error}; mount the node's {FOLDER} into every container"
+            f"the simulated host cannot be booted: {error}; the first program of a node must run as root and find the "
+            f"node's {FOLDER} at the same path"
         ) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
