@@ -181,6 +181,43 @@ async def test_one_failure_does_not_hold_up_the_rest(api: FakeApi, client: Clien
     assert "rbac" in str(outcome.errors[0])
 
 
+# --- a role that access control does not know yet ---------------------------------------------------------------------
+
+
+def unknown_role(kind: str = "rolebindings") -> Any:
+    """What kube-apiserver answers to a binding whose role has not reached its cache: it means the role of that name."""
+    return refuse(
+        404, "NotFound", f'{kind}.rbac.authorization.k8s.io "x" not found', details={"name": "x", "kind": kind}
+    )
+
+
+@pytest.mark.parametrize("kind", [kinds.ROLE_BINDING, kinds.CLUSTER_ROLE_BINDING])
+async def test_a_binding_waits_for_its_role_to_be_known(
+    api: FakeApi, client: Client, sleeps: Sleeps, kind: Kind
+) -> None:
+    api.order(*[unknown_role()] * 3)
+    outcome = await carry_out(client, Plan(create=[stamp(manifest(kind))]), sleep=sleeps)
+    assert outcome.errors == []
+    assert list(sleeps) == [apply.ROLE_POLL_S] * 3
+
+
+async def test_a_role_that_is_not_there_is_an_error_after_a_while(api: FakeApi, client: Client, sleeps: Sleeps) -> None:
+    api.order(*[unknown_role()] * 100)
+    outcome = await carry_out(client, Plan(create=[stamp(manifest(kinds.ROLE_BINDING))]), sleep=sleeps)
+    assert isinstance(outcome.errors[0].error, errors.NotFound)
+    assert sum(sleeps) == pytest.approx(apply.ROLE_POLLS * apply.ROLE_POLL_S)
+
+
+@pytest.mark.parametrize(("kind", "missing"), [(kinds.ROLE_BINDING, "namespaces"), (kinds.CONFIG_MAP, "rolebindings")])
+async def test_other_things_that_are_not_there_are_not_waited_for(
+    api: FakeApi, client: Client, sleeps: Sleeps, kind: Kind, missing: str
+) -> None:
+    api.order(unknown_role(missing))
+    outcome = await carry_out(client, Plan(create=[stamp(manifest(kind))]), sleep=sleeps)
+    assert isinstance(outcome.errors[0].error, errors.NotFound)
+    assert list(sleeps) == []
+
+
 # --- what cannot be changed in place ----------------------------------------------------------------------------------
 
 IMMUTABLE: list[tuple[dict[str, Any], str, str]] = [

@@ -65,6 +65,12 @@ GONE_POLLS: Final = 20
 GONE_POLL_S: Final = 0.25
 """How long a replaced object is waited for to be gone: finalizers and the server's own work take moments."""
 
+BINDINGS: Final = (kinds.ROLE_BINDING, kinds.CLUSTER_ROLE_BINDING)
+ROLE_POLLS: Final = 20
+ROLE_POLL_S: Final = 0.1
+"""How long a role that was written just now may take to reach the API server's access control, which looks it up in a
+cache of its own before it lets anyone bind it."""
+
 
 class Key(msgspec.Struct, frozen=True, order=False):
     """Which object: kind, namespace (empty for cluster-scoped) and name."""
@@ -287,12 +293,26 @@ class _Worker:
 
     async def _apply_or_recreate(self, key: Key, obj: Manifest) -> None:
         try:
-            await self._client.apply(key.kind, obj, field_manager=self._field_manager)
+            await self._apply(key, obj)
         except errors.Invalid as error:
             if not immutable(key.kind, error):
                 raise
             log.info("%s: %s; replacing the object", key, error)
             await self._recreate(key, obj, error)
+
+    async def _apply(self, key: Key, obj: Manifest) -> None:
+        for _ in range(ROLE_POLLS):
+            try:
+                await self._client.apply(key.kind, obj, field_manager=self._field_manager)
+            except errors.NotFound as error:
+                # kube-apiserver names the role, but calls it by the kind of the binding.
+                if key.kind not in BINDINGS or error.details.get("kind") == kinds.NAMESPACE.plural:
+                    raise
+                log.debug("%s: %s; waiting for the role to be known", key, error)
+                await self._sleep(ROLE_POLL_S)
+            else:
+                return
+        await self._client.apply(key.kind, obj, field_manager=self._field_manager)
 
     async def _recreate(self, key: Key, obj: Manifest, refusal: errors.Invalid) -> None:
         """Delete and make anew, but only once the server has said that it would take the new object."""
@@ -304,7 +324,7 @@ class _Worker:
         )
         if not await self._gone(key, meta["uid"]):
             raise refusal
-        await self._client.apply(key.kind, obj, field_manager=self._field_manager)
+        await self._apply(key, obj)
         self._done.recreated.append(key)
 
     async def _would_be_taken(self, key: Key, obj: Manifest) -> None:
