@@ -181,7 +181,7 @@ class EventRecorder:
                 await self._record(note)
             except errors.ClusterError as error:
                 self._heard(error)
-                self._refused = permissions.missing(error) is not None
+                self._refused = bool(permissions.missing(error))
                 if not self._refused:
                     raise
             else:

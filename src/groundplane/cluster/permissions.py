@@ -19,6 +19,14 @@ _WORDING: Final = re.compile(
     r'(?: in the namespace "(?P<namespace>[^"]*)"| at the cluster scope)'
 )
 
+_ESCALATION: Final = re.compile(r'user "(?P<user>[^"]*)".* is attempting to grant RBAC permissions not currently held')
+_RULE: Final = re.compile(
+    r"\{APIGroups:\[(?P<groups>[^\]]*)\], Resources:\[(?P<resources>[^\]]*)\]"
+    r"(?:, ResourceNames:\[[^\]]*\])?, Verbs:\[(?P<verbs>[^\]]*)\]\}"
+)
+_QUOTED: Final = re.compile(r'"([^"]*)"')
+_NAMESPACE: Final = re.compile(r"^\S+ namespaces/([^/]+)/")
+
 LISTED_MAX: Final = 10
 """So many permissions are named in a text; the rest are counted."""
 ABOUT_MAX: Final = 2
@@ -46,12 +54,29 @@ class Denied(msgspec.Struct, frozen=True, order=True):
     about: str = ""
 
 
-def missing(error: ClusterError | None) -> Permission | None:
-    """The permission that ``error`` says is missing, ``None`` if it is about something else."""
-    found = _WORDING.search(error.message) if isinstance(error, Forbidden) else None
-    if found is None:
-        return None
-    return Permission(found["user"], found["group"], found["resource"], found["verb"], found["namespace"] or "")
+def missing(error: ClusterError | None) -> tuple[Permission, ...]:
+    """The permissions that ``error`` says are missing, none if it is about something else.
+
+    RBAC lets nobody hand on what he does not hold: a refusal of that kind names whole rules.
+    """
+    if not isinstance(error, Forbidden):
+        return ()
+    if found := _WORDING.search(error.message):
+        return (Permission(found["user"], found["group"], found["resource"], found["verb"], found["namespace"] or ""),)
+    if found := _ESCALATION.search(error.message):
+        where = _NAMESPACE.match(error.message)
+        return tuple(sorted(_held_by_nobody(found["user"], error.message, where[1] if where else "")))
+    return ()
+
+
+def _held_by_nobody(user: str, message: str, namespace: str) -> set[Permission]:
+    return {
+        Permission(user, group, resource, verb, namespace)
+        for rule in _RULE.finditer(message)
+        for group in _QUOTED.findall(rule["groups"])
+        for resource in _QUOTED.findall(rule["resources"])
+        for verb in _QUOTED.findall(rule["verbs"])
+    }
 
 
 def tell(denied: Iterable[Denied]) -> str:

@@ -42,12 +42,10 @@ class Denials:
 
     def note(self, place: str, error: ClusterError | None, about: str = "") -> bool:
         """A request from ``place`` ended, with ``error`` or well. Says whether a permission was missing."""
-        permission = permissions.missing(error)
-        if permission is not None:
-            self.set(place, [Denied(permission, about)])
-        elif error is None:
-            self.set(place, ())
-        return permission is not None
+        missing = permissions.missing(error)
+        if missing or error is None:
+            self.set(place, [Denied(permission, about) for permission in missing])
+        return bool(missing)
 
     def set(self, place: str, denied: Iterable[Denied]) -> None:
         """All that is refused at ``place``; nothing takes its report back."""

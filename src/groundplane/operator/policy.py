@@ -134,12 +134,11 @@ class _Refused:
 
     def take(self, error: ClusterError, about: str) -> bool:
         """Whether ``error`` says that a permission is missing; if so it is remembered, with what it is ``about``."""
-        permission = permissions.missing(error)
-        if permission is None:
-            return False
-        self.found.add(Denied(permission, about))
-        self.error = error
-        return True
+        missing = permissions.missing(error)
+        if missing:
+            self.found.update(Denied(permission, about) for permission in missing)
+            self.error = error
+        return bool(missing)
 
 
 class Policies:
@@ -383,7 +382,7 @@ class Policies:
 
     def _told_of(self, text: str, troubles: Iterable[Trouble]) -> str:
         """``text`` and the collections that cannot be read for other reasons than a missing permission."""
-        others = [str(each) for each in troubles if permissions.missing(each.error) is None]
+        others = [str(each) for each in troubles if not permissions.missing(each.error)]
         return SEPARATOR[self._settings.release].join(filter(None, [text, *others]))
 
     async def _label_namespace(self, spec: ClusterPolicySpec, denied: _Refused) -> None:
@@ -454,7 +453,10 @@ class Policies:
         for failure in done.errors:
             objects.not_written(failure.key)
         failed = [each for each in done.errors if not denied.take(each.error, f"{step.state}: {each.key}")]
-        if failed:
+        if failed and (len(failed) < len(done.errors) or self._caches.unreadable):
+            log.warning("%s: not written, as what it needs may not be: %s", step.state, "; ".join(map(str, failed)))
+            denied.error = denied.error or failed[0].error
+        elif failed:
             first = failed[0]
             more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
             raise Ended(f"{first}{more}", state=step.state, error=first.error)
