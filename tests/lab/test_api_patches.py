@@ -228,11 +228,13 @@ def test_apply_merges_keyed_lists_and_keeps_defaults(api: Api) -> None:
         ({"metadata": {"name": "c"}}, "", "fieldManager: Required value: is required for apply patch"),
         ({"metadata": {"name": "c", "managedFields": [{"manager": "x"}]}}, "m", "metadata.managedFields must be nil"),
         ({"metadata": {"name": "z"}}, "m", "does not match the name on the URL"),
-        ({"metadata": {"name": "c"}, "dada": {}}, "m", 'unknown field "dada"'),
-        ({"metadata": {"name": "c", "uid": "1"}}, "m", "Precondition failed: UID in precondition: 1"),
+        ({"metadata": {"name": "c"}, "dada": {}}, "m", ".dada: field not declared in schema"),
+        ({"metadata": {"name": "c", "uid": "1"}}, "m", "uid mismatch: the provided object specified uid 1"),
+        ({"kind": "Secret", "metadata": {"name": "c"}}, "m", "invalid object type: /v1, Kind=Secret"),
     ],
 )
 def test_apply_refuses(api: Api, body: dict[str, Any], manager: str, text: str) -> None:
+    body = {"apiVersion": "v1", "kind": "ConfigMap", **body}
     with pytest.raises(StatusError) as caught:
         api.patch(resources.CONFIG_MAPS, "c", body, ns="default", type="apply", manager=manager)
     assert text in caught.value.message

@@ -34,7 +34,7 @@ from . import (
 )  # fmt: skip
 from .managers import Writer
 from .objects import Document
-from .patch import PatchError, apply_json_patch, merge_patch, strategic
+from .patch import PatchError, apply_json_patch, merge_patch, strategic, typed
 from .patch.strategic import understands
 from .resources import DEPLOYMENTS, PODS, Resource
 from .schema.decode import DecodeError, Decoder
@@ -217,6 +217,9 @@ class Api:
             if version and version != "0":
                 raise status.bad_request("specifying resource version is not allowed when using continue")
             return _read_token(cont)
+        if match not in (None, "", "Exact", "NotOlderThan"):
+            cause = objects.not_supported("resourceVersionMatch", match, ("Exact", "NotOlderThan", ""))
+            raise status.invalid("ListOptions", "meta.k8s.io", "", [cause])
         if match and not version:
             text = "resourceVersionMatch is forbidden unless resourceVersion is provided"
             raise status.invalid("ListOptions", "meta.k8s.io", "", [objects.refused("resourceVersionMatch", text)])
@@ -238,7 +241,7 @@ class Api:
             cause = objects.invalid(
                 "resourceVersion", version, f'strconv.ParseUint: parsing "{version}": invalid syntax'
             )
-            raise status.StatusError(400, "BadRequest", f"{cause.field}: {cause.message}")
+            raise status.StatusError(400, "BadRequest", f"invalid resource version: {cause.field}: {cause.message}")
         return int(version)
 
     # --- watching ------------------------------------------------------------------------------------------------
@@ -431,9 +434,15 @@ class Api:
     def _apply(
         self, res: Resource, name: str, body: Any, ns: str | None, subresource: str, force: bool, options: Options
     ) -> Document:
-        wanted = self._decode(
-            res, self._checked_configuration(res, name, body, ns, options), options, None, partial=True
-        )
+        sent = self._checked_configuration(res, name, body, ns, options)
+        named = _named(res, sent)
+        if problem := typed.problem(sent, self.registry.schema(res)):
+            raise status.StatusError(500, "", f"failed to create typed patch object {named}: {problem}")
+        self._place(res, sent["metadata"], ns)
+        try:
+            wanted = self._decode(res, sent, options, None, partial=True)
+        except _Undecodable as error:
+            raise error.of_apply(named) from error
         space = ns or "" if res.namespaced else ""
         old = self.store.get(res.storage, space, name)
         schema = self.registry.schema(res)
@@ -442,10 +451,13 @@ class Api:
         if old is None:
             if subresource:
                 raise status.not_found(res.plural, res.group, name)
-            return self._apply_new(res, wanted, ns, writer, options)
-        objects.check_preconditions(res, name, old.document, wanted["metadata"])
+            return self._apply_new(res, wanted, sent, ns, writer, options)
+        version = wanted["metadata"].get("resourceVersion")
+        objects.check_preconditions(res, name, old.document, {"resourceVersion": version})
+        if causes := objects.update_problems(old.document, old.document, {"uid": wanted["metadata"].get("uid")}):
+            raise status.invalid(res.kind, res.group, name, causes)
         wanted["metadata"] = {k: v for k, v in wanted["metadata"].items() if k not in ("resourceVersion", "uid")}
-        outcome = managers.apply_configuration(old.document, wanted, schema, writer, now, force=force)
+        outcome = managers.apply_configuration(old.document, wanted, sent, schema, writer, now, force=force)
         merged = outcome.document
         merged = {**merged, "metadata": {**merged["metadata"], "managedFields": outcome.managed}}
         return self._replace(res, old, merged, subresource, options, applied=True)
@@ -456,22 +468,24 @@ class Api:
             raise status.invalid("PatchOptions", "meta.k8s.io", "", [cause])
         if not isinstance(body, dict):
             raise status.bad_request("error decoding YAML: an applied configuration is an object")
+        version, kind = body.get("apiVersion", ""), body.get("kind", "")
+        if (version, kind) != (res.api_version, res.kind):
+            raise status.bad_request(f"invalid object type: {_gvk(version, kind)}")
         meta = body.setdefault("metadata", {})
-        if meta.get("managedFields"):
+        if meta.get("managedFields") is not None:
             raise status.bad_request("metadata.managedFields must be nil")
-        if meta.get("name", name) != name:
-            text = f"the name of the object ({meta['name']}) does not match the name on the URL ({name})"
-            raise status.bad_request(text)
-        meta["name"] = name
-        self._place(res, meta, ns)
+        _check_name(meta, name)
         return body
 
-    def _apply_new(self, res: Resource, wanted: Document, ns: str | None, writer: Writer, options: Options) -> Document:
+    def _apply_new(
+        self, res: Resource, wanted: Document, sent: Document, ns: str | None, writer: Writer, options: Options
+    ) -> Document:
         now = objects.timestamp(self.clock.now())
-        if wanted["metadata"].get("uid"):
-            why = f"Precondition failed: UID in precondition: {wanted['metadata']['uid']}, UID in object meta: "
+        if uid := wanted["metadata"].get("uid"):
+            why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
             raise status.conflict(res.plural, res.group, wanted["metadata"]["name"], why)
-        managed = managers.apply_configuration({}, wanted, self.registry.schema(res), writer, now, force=True).managed
+        schema = self.registry.schema(res)
+        managed = managers.apply_configuration({}, wanted, sent, schema, writer, now, force=True).managed
         wanted["metadata"].pop("resourceVersion", None)
         document = self._prepare_new(res, wanted, ns, options, applied=True)
         document["metadata"]["managedFields"] = managed
@@ -507,6 +521,8 @@ class Api:
         if managed:
             document["metadata"]["managedFields"] = managed
         if not applied and self.track_updates:
+            if managed is None or managed is not before["metadata"].get("managedFields"):
+                before = {**before, "metadata": {**before["metadata"], "managedFields": managed}}
             self._track(res, before, document, options.manager, subresource)
         return self._commit_change(res, old, document, options, subresource)
 
@@ -538,6 +554,8 @@ class Api:
         schema = self.registry.schema(res)
         if managed := managers.after_update(old, document, schema, writer, now):
             document["metadata"]["managedFields"] = managed
+        else:
+            document["metadata"].pop("managedFields", None)
 
     def _decode(
         self, res: Resource, sent: Document, options: Options, base: Document | None, *, partial: bool = False
@@ -644,14 +662,16 @@ def _read_token(token: str) -> tuple[int, tuple[str, str]]:
         content = msgspec.json.decode(base64.urlsafe_b64decode(token))
         return int(content["rv"]), (str(content["after"][0]), str(content["after"][1]))
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise status.bad_request(f"continue key is not valid: {error}") from error
+        raise status.bad_request(f"invalid continue token: continue key is not valid: {error}") from error
 
 
 def _managed_after_update(before: Document, sent: Document) -> list[Document] | None:
-    """A client may empty managedFields (which resets them) but not otherwise edit them."""
-    if "managedFields" in sent and sent["managedFields"] in ([], [{}]):
+    """A client may edit managedFields; one empty entry resets them, and entries that make no sense change nothing."""
+    asked = sent.get("managedFields") or []
+    if asked == [{}]:
         return None
-    return managers.entries(before)
+    sensible = all(entry.get("operation") in (managers.APPLY, managers.UPDATE) for entry in asked)
+    return asked if asked and sensible else managers.entries(before)
 
 
 _VALIDATED_METADATA = ("labels", "annotations", "finalizers", "ownerReferences")
@@ -669,6 +689,21 @@ class _Undecodable(status.StatusError):
         """Return the error as it is for a document that came out of a patch."""
         text = msgspec.json.encode(document).decode()
         return status.invalid("", "", "", [objects.invalid("patch", text, self._why)])
+
+    def of_apply(self, named: str) -> status.StatusError:
+        """Return the error as it is for an applied configuration."""
+        return status.StatusError(500, "", f"failed to convert new object {named} to proper version: {self._why}")
+
+
+def _gvk(api_version: str, kind: str) -> str:
+    """Return a type as Go prints it: `/v1, Kind=Pod`, `apps/v1, Kind=DaemonSet`."""
+    return f"{api_version if '/' in api_version else '/' + api_version}, Kind={kind}"
+
+
+def _named(res: Resource, sent: Document) -> str:
+    """Return how an applied configuration is named in an error."""
+    meta = sent["metadata"]
+    return f"({meta.get('namespace', '')}/{meta.get('name', '')}; {_gvk(res.api_version, res.kind)})"
 
 
 def _go_type(value: Any) -> str:

@@ -554,11 +554,9 @@ def _number(query: Mapping[str, str], name: str) -> int | None:
     value = query.get(name)
     if not value:
         return None
-    if not value.isdigit():
-        raise status.bad_request(
-            f'{name}: Invalid value: "{value}": strconv.ParseInt: parsing "{value}": invalid syntax'
-        )
-    return int(value)
+    if not value.removeprefix("-").isdigit():
+        raise status.bad_request(f'strconv.ParseInt: parsing "{value}": invalid syntax')
+    return max(int(value), 0)
 
 
 def _media(request: web.BaseRequest) -> str:

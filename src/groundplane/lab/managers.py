@@ -20,6 +20,8 @@ from .status import Cause
 
 Document = dict[str, Any]
 APPLY, UPDATE = "Apply", "Update"
+FIRST = "before-first-apply"
+"""The manager to whom everything in an object is put down that had no managers when somebody first applied to it."""
 
 _UNTRACKED_META = (
     "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "generation", "managedFields", "name",
@@ -78,8 +80,13 @@ def _ignored(writer: Writer) -> FieldSet:
 def after_update(
     old: Document | None, new: Document, schema: Schema, writer: Writer, time: str
 ) -> list[dict[str, Any]]:
-    """Return the managedFields after `writer` changed `old` to `new` (None: created it)."""
+    """Return the managedFields after `writer` changed `old` to `new` (None: created it).
+
+    An object whose fields nobody manages stays one until the first apply.
+    """
     previous = entries(old) if old is not None else []
+    if old is not None and not previous:
+        return []
     base = _bare(old) if old is not None else _empty(new, schema)
     changed, removed = fields.compare(base, _bare(new), schema)
     mine = fields.below(changed or {}, _ignored(writer))
@@ -144,21 +151,22 @@ class Applied(msgspec.Struct, frozen=True):
 
 
 def apply_configuration(
-    live: Document, wanted: Document, schema: Schema, writer: Writer, time: str, *, force: bool
+    live: Document, wanted: Document, sent: Document, schema: Schema, writer: Writer, time: str, *, force: bool
 ) -> Applied:
-    """Merge `wanted` into `live` for an apply by `writer`; raises the 409 of a conflict unless forced."""
-    try:
-        owned = fields.below(fields.of(wanted, schema), _ignored(writer))
-        merged = apply.merge(live, wanted, schema)
-        changed, _ = fields.compare(live, merged, schema)
-    except ValueError as error:
-        raise status.bad_request(f"failed to create typed patch object: {error}") from error
+    """Merge `wanted` into `live` for an apply by `writer`; raises the 409 of a conflict unless forced.
+
+    `sent` is the configuration as it came, from which `wanted` was decoded: empty fields are owned as well.
+    """
+    owned = fields.below(fields.of(sent, schema), _ignored(writer))
+    merged = apply.merge(live, wanted, schema)
+    changed, _ = fields.compare(live, merged, schema)
     previous = entries(live)
-    clashes = _clashes(previous, changed or {}, owned, writer)
+    if live and not previous:
+        previous = after_update(None, live, schema, Writer(FIRST, UPDATE, writer.api_version), time)
+    clashes = _clashes(previous, changed or {}, writer)
     if clashes and not force:
         raise _conflict(clashes)
-    taken = fields.intersection(changed or {}, owned)
-    others = [_without(entry, taken) if clashes else entry for entry in previous if _writer(entry) != writer]
+    others = [_without(entry, changed or {}) if clashes else entry for entry in previous if _writer(entry) != writer]
     kept_others = [entry for entry in others if entry.get("fieldsV1")]
     last = next((entry for entry in previous if _writer(entry) == writer), None)
     if last is not None:
@@ -175,16 +183,13 @@ def _without(entry: dict[str, Any], taken: FieldSet) -> dict[str, Any]:
     return entry if rest == owned else {**entry, "fieldsV1": rest}
 
 
-def _clashes(
-    previous: Sequence[dict[str, Any]], changed: FieldSet, owned: FieldSet, writer: Writer
-) -> list[tuple[Writer, list[str]]]:
+def _clashes(previous: Sequence[dict[str, Any]], changed: FieldSet, writer: Writer) -> list[tuple[Writer, list[str]]]:
     result = []
-    relevant = fields.intersection(changed, owned)
     for entry in previous:
         other = _writer(entry)
         if other == writer:
             continue
-        shared = list(fields.paths(fields.intersection(entry.get("fieldsV1") or {}, relevant)))
+        shared = list(fields.paths(fields.intersection(entry.get("fieldsV1") or {}, changed)))
         if shared:
             result.append((other, shared))
     return result
@@ -200,8 +205,10 @@ def _conflict(clashes: Sequence[tuple[Writer, list[str]]]) -> status.StatusError
         what = f"{causes[0].message}: {causes[0].field}"
     else:
         what = "\n".join(
-            f"conflicts with {_describe(writer)}:\n" + "\n".join(f"- {path}" for path in shared)
-            for writer, shared in clashes
+            sorted(
+                f"conflicts with {_describe(writer)}:\n" + "\n".join(f"- {path}" for path in shared)
+                for writer, shared in clashes
+            )
         )
     count = f"{len(causes)} conflict" + ("" if len(causes) == 1 else "s")
     return status.apply_conflict(causes, f"Apply failed with {count}: {what}")
@@ -218,9 +225,9 @@ def _drop_abandoned(
     merged: Document, before: FieldSet, now: FieldSet, others: Sequence[dict[str, Any]], schema: Schema
 ) -> Document:
     """Remove what this manager named last time, names no more, and nobody else owns."""
-    abandoned = fields.difference(before, now)
+    abandoned = fields.difference(before, fields.with_parents(now))
     for entry in others:
-        abandoned = fields.difference(abandoned, entry.get("fieldsV1") or {})
+        abandoned = fields.difference(abandoned, fields.with_parents(entry.get("fieldsV1") or {}))
     if not abandoned:
         return merged
     result: Document = apply.remove(merged, abandoned, schema) or {}

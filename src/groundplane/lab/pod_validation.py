@@ -102,9 +102,11 @@ def _container(container: Document, path: str, volumes: set[str], seen: set[str]
             yield not_supported(f"{path}.{key}", container.get(key), choices)
     yield from _mounts(container, path, volumes)
     for index, port in enumerate(container.get("ports") or []):
-        if not 1 <= port.get("containerPort", 0) <= 65535:
-            here = f"{path}.ports[{index}].containerPort"
-            yield invalid(here, port.get("containerPort", 0), "must be between 1 and 65535, inclusive")
+        here, number = f"{path}.ports[{index}].containerPort", port.get("containerPort", 0)
+        if not number:
+            yield required(here)
+        elif not 1 <= number <= 65535:
+            yield invalid(here, number, "must be between 1 and 65535, inclusive")
     for index, entry in enumerate(container.get("env") or []):
         if not entry.get("name"):
             yield required(f"{path}.env[{index}].name")

@@ -8,16 +8,11 @@ from typing import Any
 
 import msgspec
 
-from . import status
+from . import label_syntax, status
 from .names_rules import label_key_problem, label_value_problem
 from .resources import Resource
 
 Labels = Mapping[str, str]
-_TERM = re.compile(
-    r"\s*(?:(?P<nots>!)\s*(?P<absent>[^\s!=,()<>]+)"
-    r"|(?P<key>[^\s!=,()<>]+)\s*(?:(?P<op>==|=|!=|>|<)\s*(?P<value>[^\s=,()!<>]*)"
-    r"|\s+(?P<setop>in|notin)\s*\((?P<values>[^)]*)\))?)\s*(?:,|$)"
-)
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -67,38 +62,26 @@ def parse_labels(text: str | None) -> LabelSelector:
     """Parse the `labelSelector` query parameter; 400 with the server's text when it is malformed."""
     if not text:
         return LabelSelector()
-    requirements: list[Requirement] = []
-    position = 0
-    while position < len(text):
-        match = _TERM.match(text, position)
-        if match is None or match.end() == position:
-            raise _unparsable(text, f"found '{text[position:].strip()}', expected: identifier, !, in, notin, =, ==, !=")
-        requirements.append(_requirement(match, text))
-        position = match.end()
-    return LabelSelector(tuple(requirements))
+    try:
+        terms = label_syntax.parse(text)
+    except label_syntax.SelectorError as error:
+        raise status.bad_request(str(error)) from error
+    return LabelSelector(tuple(_requirement(*term) for term in terms))
 
 
-def _requirement(match: re.Match[str], text: str) -> Requirement:
-    key = match["absent"] or match["key"]
+def _requirement(key: str, operator: str, values: tuple[str, ...]) -> Requirement:
     if problem := label_key_problem(key):
-        raise _unparsable(text, f'key: Invalid value: "{key}": {problem}')
-    if match["absent"]:
-        return Requirement(key, "DoesNotExist")
-    if match["setop"]:
-        values = tuple(value.strip() for value in match["values"].split(","))
-        operator = "In" if match["setop"] == "in" else "NotIn"
-    elif match["op"]:
-        values = (match["value"],)
-        operator = {"=": "In", "==": "In", "!=": "NotIn", ">": "Gt", "<": "Lt"}[match["op"]]
-    else:
-        return Requirement(key, "Exists")
+        raise _unparsable(f'<nil>: Invalid value: "{key}": {problem}')
     for index, value in enumerate(values):
         if problem := label_value_problem(value):
-            raise _unparsable(text, f'values[{index}][{key}]: Invalid value: "{value}": {problem}')
+            raise _unparsable(f'values[{index}][{key}]: Invalid value: "{value}": {problem}')
+        if operator in ("Gt", "Lt") and not re.fullmatch(r"-?\d+", value):
+            why = "for 'Gt', 'Lt' operators, the value must be an integer"
+            raise _unparsable(f'values[{index}]: Invalid value: "{value}": {why}')
     return Requirement(key, operator, values)
 
 
-def _unparsable(text: str, why: str) -> status.StatusError:
+def _unparsable(why: str) -> status.StatusError:
     return status.bad_request(f"unable to parse requirement: {why}")
 
 
@@ -204,11 +187,19 @@ def parse_fields(text: str | None, resource: Resource) -> FieldSelector:
             raise status.bad_request(f"invalid selector: '{text}'; can't understand '{part}'")
         name, operator, value = match.groups()
         if name not in known:
-            raise status.bad_request(f"field label not supported: {name}")
+            raise status.bad_request(_unknown_field(name, resource))
+        if "=" in value:
+            raise status.bad_request(f"invalid field selector: unescaped character in value: {ord('=')}")
         terms.append((known[name], operator != "!=", value))
         if operator != "!=":
             exact[name] = value
     return FieldSelector(terms, exact.get("metadata.name"), exact.get("metadata.namespace"))
+
+
+def _unknown_field(name: str, resource: Resource) -> str:
+    if resource.custom or resource.id in _BY_RESOURCE:
+        return f"field label not supported: {name}"
+    return f'"{name}" is not a known field selector: only "metadata.name", "metadata.namespace"'
 
 
 def _selectable(resource: Resource) -> dict[str, Read]:

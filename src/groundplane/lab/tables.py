@@ -158,6 +158,21 @@ def _established(obj: Document, now: datetime) -> str:
     return str(path(obj, "metadata", "creationTimestamp", default=""))
 
 
+def _versions(obj: Document, now: datetime) -> str:
+    """The served versions; the stored one is marked."""
+    versions = path(obj, "spec", "versions", default=[])
+    return joined(item["name"] + "(storage)" * bool(item.get("storage")) for item in versions if item.get("served"))
+
+
+def _short_names(obj: Document, now: datetime) -> str:
+    return joined(path(obj, "spec", "names", "shortNames", default=[]))
+
+
+def _is_established(obj: Document, now: datetime) -> bool:
+    conditions = path(obj, "status", "conditions", default=[])
+    return any((item["type"], item["status"]) == ("Established", "True") for item in conditions)
+
+
 def _namespace_status(obj: Document, now: datetime) -> str:
     return str(path(obj, "status", "phase", default=""))
 
@@ -170,6 +185,12 @@ _ACCESS = _columns(("Role", _role_ref), ("Age", age), ("Users", _subjects("User"
                    ("Groups", _subjects("Group"), "string", 1),
                    ("ServiceAccounts", _subjects("ServiceAccount"), "string", 1))  # fmt: skip
 _CREATED = _columns(("Created At", _established))
+_DEFINITIONS = _columns(("Scope", _text("spec", "scope")), ("Versions", _versions),
+                        ("Created At", _established, "date"),
+                        ("Group", _text("spec", "group"), "string", 1),
+                        ("Kind", _text("spec", "names", "kind"), "string", 1),
+                        ("ShortNames", _short_names, "string", 1),
+                        ("Established", _is_established, "boolean", 1))  # fmt: skip
 _EVENTS = (
     Column("Last Seen", _event_seen),
     Column("Type", _text("type")),
@@ -238,7 +259,7 @@ COLUMNS: dict[tuple[str, str], tuple[Column, ...]] = {
     (_RBAC, "clusterrolebindings"): (NAME, *_ACCESS),
     ("node.k8s.io", "runtimeclasses"): (NAME, *_columns(("Handler", _text("handler")), ("Age", age))),
     ("coordination.k8s.io", "leases"): (NAME, *_columns(("Holder", _text("spec", "holderIdentity")), ("Age", age))),
-    ("apiextensions.k8s.io", "customresourcedefinitions"): (NAME, *_CREATED),
+    ("apiextensions.k8s.io", "customresourcedefinitions"): (NAME, *_DEFINITIONS),
     ("policy", "poddisruptionbudgets"): (NAME, *_columns(
         ("Min Available", _text("spec", "minAvailable", default="N/A")),
         ("Max Unavailable", _text("spec", "maxUnavailable", default="N/A")),

@@ -1,7 +1,8 @@
 """The four ways to patch an object, as pure functions over documents that never change their arguments.
 
 `jsonpatch` (RFC 6902), `merge` (RFC 7386), `strategic` (Kubernetes' own) and `apply` (server-side apply over the field
-sets of `fields`). Results share unchanged parts with the original, which the rest of the lab uses to skip work.
+sets of `fields`; `typed` checks what is applied). Results share unchanged parts with the original, which the rest of
+the lab uses to skip work.
 """
 
 from .errors import PatchError

@@ -39,9 +39,12 @@ def item_key(item: Any, schema: Schema) -> str:
 
 def _default(schema: Schema, key: str) -> Any:
     field = schema.items.fields.get(key)
-    if field is not None and field.schema.rules is not None:
+    if field is None:
+        return extensions.KEY_DEFAULTS.get(key)
+    if field.schema.rules is not None:
         return field.schema.rules.get("default")
-    return extensions.KEY_DEFAULTS.get(key)
+    zero = 0 if field.schema.type == types.INTEGER else ""
+    return extensions.KEY_DEFAULTS.get(key, zero if field.required else None)
 
 
 def value_key(value: Any) -> str:
@@ -195,6 +198,11 @@ def below(left: FieldSet, removed: FieldSet) -> FieldSet:
             if kept:
                 result[key] = kept
     return result
+
+
+def with_parents(node: FieldSet) -> FieldSet:
+    """Return the set with everything that leads to a member as a member too."""
+    return {key: {".": _LEAF, **with_parents(_children(child))} if child else _LEAF for key, child in node.items()}
 
 
 def _children(node: FieldSet) -> FieldSet:
