@@ -5,8 +5,12 @@ Nothing is done here; `debian`, `wheels` and `build` read these tables.
 
 from collections.abc import Mapping
 
-PACKAGES = ("python3-minimal", "libpython3-stdlib", "bash", "dash", "busybox", "ca-certificates", "libstdc++6")
-"""Debian packages asked for; apt adds what they need. busybox gives everything of a base system but the shells."""
+PACKAGES = ("python3-minimal", "libpython3-stdlib", "bash", "busybox", "ca-certificates", "libstdc++6")
+"""Debian packages asked for; apt adds what they need. busybox gives everything of a base system but the shell.
+
+sh is bash: it lets the last command of `sh -c` take its process over, so that an operand's program gets the container's
+SIGTERM. Debian's dash does not.
+"""
 
 LEFT_OUT: Mapping[str, str] = {
     "debconf": "asks questions at installation",

@@ -148,7 +148,7 @@ def settle(root: Path, packages: Sequence[Package]) -> None:
             (openssl / name).symlink_to(target)
     shell = root / "usr/bin/sh"
     if not shell.is_symlink():
-        shell.symlink_to("dash")
+        shell.symlink_to("bash")
     for folder in ("proc", "sys", "dev", "run", "tmp", "var/tmp", "mnt"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     record = root / "usr/share/groundplane/packages"
