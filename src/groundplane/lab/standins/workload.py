@@ -44,7 +44,7 @@ async def run(ctx: ContainerContext, kind: Kind) -> None:
     namespace = ctx.env.get("OPERATOR_NAMESPACE", ctx.namespace)
     owner = ctx.api.find(resources.DAEMON_SETS, OWNER, namespace)
     if owner is None:
-        raise WorkloadError(f"DaemonSet {namespace}/{OWNER} does not exist; it must own the workload pod")
+        raise WorkloadError(f"DaemonSet {namespace}/{OWNER} does not exist; the workload pod has the same owner as it")
     for pod in _pods(ctx, kind, namespace):
         _delete(ctx, pod["metadata"]["name"], namespace)
     created = ctx.api.create(resources.PODS, pod_document(ctx, kind, owner), namespace, manager="nvidia-validator")
@@ -77,7 +77,7 @@ def _delete(ctx: ContainerContext, name: str, namespace: str) -> None:
 
 
 def pod_document(ctx: ContainerContext, kind: Kind, owner: Mapping[str, Any]) -> dict[str, Any]:
-    """The workload pod (contract 6.5)."""
+    """The workload pod (contracts/mig-exporter-validator.md 6.5); `owner` is the validator's DaemonSet."""
     image = ctx.env.get("VALIDATOR_IMAGE") or str(ctx.container.spec["image"])
     check: dict[str, Any] = {"name": kind.container, "image": image, "command": ["sh", "-c"], "args": ["vectorAdd"]}
     if kind.allocates:
@@ -95,6 +95,7 @@ def pod_document(ctx: ContainerContext, kind: Kind, owner: Mapping[str, Any]) ->
     spec: dict[str, Any] = {
         "restartPolicy": "OnFailure",
         "nodeName": ctx.node_name,
+        "serviceAccountName": OWNER,
         "tolerations": template.get("tolerations") or [],
         "initContainers": [check],
         "containers": [
@@ -109,19 +110,10 @@ def pod_document(ctx: ContainerContext, kind: Kind, owner: Mapping[str, Any]) ->
     }
     if ctx.env.get("VALIDATOR_RUNTIME_CLASS"):
         spec["runtimeClassName"] = ctx.env["VALIDATOR_RUNTIME_CLASS"]
-    meta = owner["metadata"]
-    reference = {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "name": meta["name"],
-        "uid": meta["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
     metadata: dict[str, Any] = {
         "generateName": kind.app + "-",
         "labels": {"app": kind.app},
-        "ownerReferences": [reference],
+        "ownerReferences": owner["metadata"].get("ownerReferences") or [],
     }
     if not kind.allocates:
         key = f"nvidia.cdi.k8s.io/container.{kind.container}"
