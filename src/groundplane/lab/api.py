@@ -617,8 +617,12 @@ class Api:
         dry_run: bool = False,
     ) -> Document:  # fmt: skip
         """Evict a pod; raises the 429 when a PodDisruptionBudget does not allow it."""
-        subresources.check_budgets(self, self.get(PODS, name, ns), dry_run=dry_run)
-        return self.delete(PODS, name, ns, grace_period_s=grace_period_s, preconditions=preconditions, dry_run=dry_run)
+        pod = self.get(PODS, name, ns)
+        subresources.check_budgets(self, pod, dry_run=dry_run)
+        objects.check_preconditions(PODS, name, pod, dict(preconditions or {}))
+        if not dry_run:
+            subresources.note_eviction(self, pod)
+        return self.delete(PODS, name, ns, grace_period_s=grace_period_s, dry_run=dry_run)
 
     def bind(self, name: str, ns: str, node: str) -> Document:
         """Assign a pod to a node; raises the 409 when it already has one."""

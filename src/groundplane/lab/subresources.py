@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SCALE_VERSION = "autoscaling/v1"
 _BUDGETS = resources.POD_DISRUPTION_BUDGETS
+_TWO_BUDGETS = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
 _BUDGET_TEXT = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
@@ -131,10 +132,8 @@ def check_budgets(api: Api, pod: Document, *, dry_run: bool) -> None:
     meta = pod["metadata"]
     found = [item.document for item in api.select(_BUDGETS, meta["namespace"]) if _covers(item.document, meta)]
     if len(found) > 1:
-        raise status.internal(
-            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
-        )
-    if not found:
+        raise status.StatusError(500, "", _TWO_BUDGETS)
+    if not found or _spares(found[0], pod):
         return
     budget = found[0]
     left = budget.get("status", {})
@@ -154,6 +153,32 @@ def check_budgets(api: Api, pod: Document, *, dry_run: bool) -> None:
     api.patch(
         _BUDGETS, name, change, ns=meta["namespace"], type="merge", subresource="status", manager="kube-apiserver"
     )
+
+
+def _spares(budget: Document, pod: Document) -> bool:
+    """Whether a pod that is not ready may go without counting: always, or while enough others are healthy."""
+    conditions = pod.get("status", {}).get("conditions") or []
+    if any(each["type"] == "Ready" and each["status"] == "True" for each in conditions):
+        return False
+    if budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
+        return True
+    healthy, wanted = (budget.get("status", {}).get(name, 0) for name in ("currentHealthy", "desiredHealthy"))
+    return bool(healthy >= wanted > 0)
+
+
+def note_eviction(api: Api, pod: Document) -> None:
+    """Say in a pod's status that it goes because it was evicted."""
+    meta, state = pod["metadata"], pod.get("status", {})
+    said = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+        "lastTransitionTime": objects.timestamp(api.clock.now()),
+    }
+    others = [each for each in state.get("conditions") or [] if each["type"] != said["type"]]
+    document = {**pod, "status": {**state, "conditions": [*others, said]}}
+    api.update(resources.PODS, document, ns=meta["namespace"], subresource="status", manager="kube-apiserver")
 
 
 def _covers(budget: Document, meta: Document) -> bool:

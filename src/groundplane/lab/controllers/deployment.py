@@ -18,11 +18,17 @@ from .shared import Shared
 
 HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
+HISTORY = "deployment.kubernetes.io/revision-history"
+"""Earlier revisions of a ReplicaSet that became the present one again."""
 DESIRED = "deployment.kubernetes.io/desired-replicas"
 MAXIMUM = "deployment.kubernetes.io/max-replicas"
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 DEFAULT_HISTORY_LIMIT = 10
 DEFAULT_DEADLINE_S = 600
+
+PAUSED = ("Unknown", "DeploymentPaused", "Deployment is paused")
+RESUMED = ("Unknown", "DeploymentResumed", "Deployment is resumed")
+"""What the condition Progressing says of a Deployment that is held back, and of one that goes on."""
 
 
 class Limits(NamedTuple):
@@ -165,20 +171,24 @@ class DeploymentController:
                 self._scale(deployment, each, 0)
             if self._any_pods(old):
                 return new
-        if new is None and spec.get("paused"):
-            return None
+        if spec.get("paused"):
+            return self._resize(deployment, new, old)
         new = self._current_set(deployment, new, old)
         limits = limits_of(deployment)
         numbers = [counts_of(each) for each in old]
-        if spec.get("paused"):
-            if not any(each.wanted for each in numbers):
-                self._scale(deployment, new, limits.replicas)
-            return new
         new = self._scale(deployment, new, scale_new(limits, counts_of(new), numbers))
         for each, replicas in zip(old, scale_old(limits, counts_of(new), numbers), strict=True):
             self._scale(deployment, each, replicas)
         if self._complete(deployment, new):
             self._trim(deployment, old)
+        return new
+
+    def _resize(self, deployment: Obj, new: Obj | None, old: Sequence[Obj]) -> Obj | None:
+        """Follow the replicas of a paused Deployment: in its only set with pods, or the newest if none has any."""
+        sets = [*old, *([new] if new is not None else [])]
+        with_pods = [each for each in sets if counts_of(each).wanted]
+        if sets and len(with_pods) <= 1:
+            self._scale(deployment, (with_pods or sets)[-1], limits_of(deployment).replicas)
         return new
 
     def _any_pods(self, sets: Sequence[Obj]) -> bool:
@@ -195,7 +205,10 @@ class DeploymentController:
         if new is None:
             new = self._create_set(deployment, revision, old)
         elif revision_of(new) < revision:
-            annotations = {**(new["metadata"].get("annotations") or {}), REVISION: str(revision)}
+            annotations = dict(new["metadata"].get("annotations") or {})
+            if earlier := annotations.get(REVISION):
+                annotations[HISTORY] = ",".join(filter(None, (annotations.get(HISTORY), earlier)))
+            annotations[REVISION] = str(revision)
             new = self._shared.edit_metadata(REPLICA_SETS, new, annotations=annotations)
         if revision_of(deployment) != revision_of(new):
             present = self._deployments.at(objects.key(deployment))
@@ -315,6 +328,12 @@ class DeploymentController:
             else ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
         )
         conditions = self._put(conditions, "Available", *available)
+        known = objects.condition(deployment, "Progressing")
+        reason = known.get("reason") if known is not None else None
+        if deployment["spec"].get("paused"):
+            if reason == "ProgressDeadlineExceeded":
+                return [dict(each) for each in conditions]
+            return self._put(conditions, "Progressing", *PAUSED)
         if new is None:
             return [dict(each) for each in conditions]
         moved = self._moved(deployment, counts)
@@ -345,6 +364,9 @@ class DeploymentController:
         if counts["replicas"] == counts["updatedReplicas"] == counts["availableReplicas"] == replicas:
             return "True", "NewReplicaSetAvailable", f'ReplicaSet "{name}" has successfully progressed.'
         known = objects.condition(deployment, "Progressing")
+        if known is not None and known.get("reason") == PAUSED[1]:
+            self._watch_deadline(deployment, 0.0)
+            return RESUMED
         if known is None:
             self._watch_deadline(deployment, 0.0)
             return "True", "NewReplicaSetCreated", f'Created new replica set "{name}"'
@@ -357,7 +379,7 @@ class DeploymentController:
         passed = self._shared.clock.since(str(known.get("lastUpdateTime") or known["lastTransitionTime"]))
         if passed > deadline and not deployment["spec"].get("paused"):
             return "False", "ProgressDeadlineExceeded", f'ReplicaSet "{name}" has timed out progressing.'
-        if known["status"] == "True":
+        if known["status"] != "False":
             self._watch_deadline(deployment, passed)
         return str(known["status"]), str(known["reason"]), str(known["message"])
 

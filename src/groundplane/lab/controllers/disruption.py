@@ -87,9 +87,7 @@ class DisruptionController:
             return
         selector = found["spec"].get("selector")
         pods = [
-            pod
-            for pod in self._shared.pods.in_namespace(key[0])
-            if placement.selects(selector, objects.labels(pod)) and not objects.finished(pod)
+            pod for pod in self._shared.pods.in_namespace(key[0]) if placement.selects(selector, objects.labels(pod))
         ]
         disrupted = self._disrupted(found, pods)
         healthy = sum(
@@ -129,7 +127,8 @@ class DisruptionController:
                 self._recorder.event(about, NORMAL, "UnmanagedPods", text)
                 continue
             if owner["kind"] != "ReplicaSet":
-                raise NoScaleError(f"{owner['kind']} {owner['name']} does not implement the scale subresource")
+                resource = self._shared.api.of_kind(owner["kind"], owner["apiVersion"])
+                raise NoScaleError(f"{resource.qualified} does not implement the scale subresource")
             replica_set = self._sets.get(owner["name"], pod["metadata"]["namespace"])
             above = objects.controller_of(replica_set) if replica_set is not None else None
             deployment = self._deployments.get(above["name"], pod["metadata"]["namespace"]) if above else None

@@ -16,6 +16,7 @@ from .shared import Shared
 
 SERVICE_LABEL = "kubernetes.io/service-name"
 MANAGED_LABEL = "endpointslice.kubernetes.io/managed-by"
+HEADLESS_LABEL = "service.kubernetes.io/headless"
 MANAGER = "endpointslice-controller.k8s.io"
 MAX_ENDPOINTS = 100
 BATCH_S = 1.0
@@ -63,6 +64,13 @@ def _named_port(name: str, pods: Sequence[Doc]) -> int | None:
                 if port.get("name") == name:
                     return int(port["containerPort"])
     return None
+
+
+def labels_of(service: Doc) -> dict[str, str]:
+    """The labels of a Service's slices: its own, and those that say whose they are."""
+    headless = {HEADLESS_LABEL: ""} if service["spec"].get("clusterIP") == "None" else {}
+    name = service["metadata"]["name"]
+    return {**objects.labels(service), SERVICE_LABEL: name, MANAGED_LABEL: MANAGER, **headless}
 
 
 def distribute(
@@ -153,12 +161,20 @@ class EndpointSliceController:
             name: [point["targetRef"]["uid"] for point in each.get("endpoints") or ()] for name, each in known.items()
         }
         placed, more = distribute(endpoints, held)
+        labels = labels_of(service)
         for name, uids in placed.items():
             wanted = [endpoints[uid] for uid in uids]
+            present = known[name]
             if not wanted and len(known) > 1:
                 self._shared.delete(ENDPOINT_SLICES, known.pop(name))
-            elif wanted != (known[name].get("endpoints") or []) or ports != (known[name].get("ports") or []):
-                self._shared.update(ENDPOINT_SLICES, {**known[name], "endpoints": wanted, "ports": ports})
+            elif (wanted, ports, labels) != (
+                present.get("endpoints") or [],
+                present.get("ports") or [],
+                objects.labels(present),
+            ):
+                metadata = {**present["metadata"], "labels": labels}
+                changed = {**present, "metadata": metadata, "endpoints": wanted, "ports": ports}
+                self._shared.update(ENDPOINT_SLICES, changed)
         for uids in more or ([[]] if not known else []):
             self._create(service, [endpoints[uid] for uid in uids], ports)
 
@@ -170,7 +186,7 @@ class EndpointSliceController:
             "metadata": {
                 "generateName": f"{name}-",
                 "namespace": namespace,
-                "labels": {**objects.labels(service), SERVICE_LABEL: name, MANAGED_LABEL: MANAGER},
+                "labels": labels_of(service),
                 "ownerReferences": [objects.owner_reference(service, "v1", "Service")],
             },
             "addressType": "IPv4",

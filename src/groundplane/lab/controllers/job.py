@@ -32,6 +32,19 @@ class Verdict(NamedTuple):
     message: str
 
 
+INTERIM: Mapping[str, str] = {"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}
+"""What a Job says between the decision that it is over and the end of its last pod, by its final condition."""
+
+
+def decided(status: Doc) -> Verdict | None:
+    """The verdict that a Job's status already holds, if it does."""
+    for final, interim in INTERIM.items():
+        for each in status.get("conditions") or ():
+            if each["type"] == interim and each["status"] == "True":
+                return Verdict(final, each["reason"], each["message"])
+    return None
+
+
 def ended(job: Doc) -> bool:
     """Whether a Job is Complete or Failed."""
     found = (objects.condition(job, kind) for kind in ("Complete", "Failed"))
@@ -205,7 +218,7 @@ class JobController:
             self._condition(job, status, "Suspended", "False", "JobResumed", "Job resumed")
         running_for_s = clock.since(status["startTime"])
         numbers = int(status.get("succeeded") or 0), int(status.get("failed") or 0)
-        over = verdict(spec, *numbers, len(running), running_for_s)
+        over = decided(status) or verdict(spec, *numbers, len(running), running_for_s)
         if over is not None:
             self._finish(job, running, status, over)
             return
@@ -250,14 +263,21 @@ class JobController:
         return pod
 
     def _finish(self, job: Obj, running: Sequence[Obj], status: Obj, over: Verdict) -> None:
+        """End a Job: its pods are stopped first, and only when none is left does it say that it is over.
+
+        Pods of a Job that has failed are failures too; those that a successful one does not need are not counted.
+        """
         for pod in running:
             self._control.delete(job, pod)
             self._untrack_later(pod)
+        if over.condition == "Failed" and running:
+            status["failed"] = int(status.get("failed") or 0) + len(running)
         self._retry_at.pop(objects.uid(job), None)
         self._numbers(job, status, [])
-        interim = {"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}[over.condition]
-        for kind in (interim, over.condition):
-            self._condition(job, status, kind, "True", over.reason, over.message)
+        self._condition(job, status, INTERIM[over.condition], "True", over.reason, over.message)
+        if status["terminating"]:
+            return
+        self._condition(job, status, over.condition, "True", over.reason, over.message)
         about = self._control.reference(job)
         if over.condition == "Complete":
             status["completionTime"] = self._shared.clock.timestamp()
@@ -315,7 +335,7 @@ class JobController:
 
 
 def _with_index(spec: Doc) -> dict[str, list[Obj]]:
-    env = {"name": INDEX_ENV, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}}
+    env = {"name": INDEX_ENV, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}}}
     return {
         group: [{**container, "env": [*(container.get("env") or ()), env]} for container in spec[group]]
         for group in ("initContainers", "containers")
