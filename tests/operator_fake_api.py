@@ -58,6 +58,8 @@ class FakeApi:
         self.bodies: list[Any] = []
         self.fault: Fault = lambda _verb, _plural, _name: None
         self.auto = True
+        self.forbidden: dict[tuple[str, str], str] = {}
+        """(verb, plural) -> the words in which it is refused."""
         self.delay_s = 0.0
         self.url = ""
         self._version = itertools.count(100)
@@ -95,6 +97,10 @@ class FakeApi:
             owners = other["metadata"].get("ownerReferences") or []
             if owners and all(owner["uid"] == obj["metadata"]["uid"] for owner in owners):
                 self.remove(key[0], key[2], key[1])
+
+    def forbid(self, verb: str, plural: str, words: str) -> None:
+        """Refuse a kind of request, as RBAC does."""
+        self.forbidden[verb, plural] = words
 
     def drop_watches(self) -> None:
         """End every watch, as a restarted server does."""
@@ -208,6 +214,8 @@ class FakeApi:
             return web.Response()
         if isinstance(fault, int):
             return _status(fault, "told to fail")
+        if (verb, plural) in self.forbidden:
+            return _status(403, self.forbidden[verb, plural])
         if request.method == "GET":
             return await (self._watch if watching else self._read)(request, plural, namespace, name)
         return self._write(request.method, plural, namespace, name, sub, await request.read(), request)
@@ -284,11 +292,15 @@ class FakeApi:
 
 def _selects(request: web.Request) -> Callable[[Object], bool]:
     labels = [part.partition("=") for part in request.query.get("labelSelector", "").split(",") if part]
-    name = request.query.get("fieldSelector", "").removeprefix("metadata.name=")
+    fields = request.query.get("fieldSelector", "")
+    name = fields.removeprefix("metadata.name=") if fields.startswith("metadata.name=") else ""
+    stopped = fields.startswith("status.phase!=Running")
 
     def matches(obj: Object) -> bool:
         have = obj["metadata"].get("labels") or {}
         chosen = all(have.get(key) == value if equals else key in have for key, equals, value in labels)
+        if stopped and obj.get("status", {}).get("phase") == "Running":
+            return False
         return chosen and name in ("", obj["metadata"]["name"])
 
     return matches

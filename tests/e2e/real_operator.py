@@ -55,6 +55,7 @@ class RealWorld:
         self.admin = await self._exit.enter_async_context(Client(Config.detect(self._plane.kubeconfig())))
         await self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}})
         await self.apply(crd.cluster_policy_crd())
+        await self.until("the CRD to be served", self._served)
         for name in self._nodes:
             await self.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": LABELS}})
         return self
@@ -68,6 +69,13 @@ class RealWorld:
             with contextlib.suppress(errors.NotFound):
                 await self.admin.delete(kind, name)
         await self._exit.aclose()
+
+    async def _served(self) -> bool:
+        try:
+            await self.admin.list(kinds.CLUSTER_POLICY)
+        except errors.NotFound:
+            return False
+        return True
 
     # --- the cluster --------------------------------------------------------------------------------------------------
 
@@ -160,7 +168,7 @@ class RealWorld:
                         self._task.result()
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            raise AssertionError(f"waited in vain for {what}: {last}; {await self.condition()}") from None
+            raise AssertionError(f"waited in vain for {what}; the last look gave {last!r}") from None
 
 
 @contextlib.asynccontextmanager

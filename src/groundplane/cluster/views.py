@@ -98,10 +98,25 @@ class NodeInfo(msgspec.Struct, frozen=True, gc=False):
     kubeletVersion: str = ""
 
 
+class NodeCondition(msgspec.Struct, frozen=True, gc=False):
+    """A condition of a node, without its times."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+    @property
+    def troubled(self) -> bool:
+        """The node is not Ready: the one condition that is kept, and only then."""
+        return self.type == "Ready" and self.status != "True"
+
+
 class NodeStatus(msgspec.Struct, frozen=True, gc=False):
-    """``status`` of a node, without images, conditions and addresses."""
+    """``status`` of a node, without images and addresses; of its conditions only why it is not Ready."""
 
     nodeInfo: NodeInfo = NodeInfo()
+    conditions: tuple[NodeCondition, ...] = ()
 
 
 class NodeSpec(msgspec.Struct, frozen=True, gc=False):
@@ -119,7 +134,8 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         force_setattr(self, "spec", _shared(self.spec))
-        force_setattr(self, "status", _shared(self.status))
+        troubles = tuple(each for each in self.status.conditions if each.troubled)
+        force_setattr(self, "status", _shared(NodeStatus(self.status.nodeInfo, troubles)))
 
     @property
     def name(self) -> str:
@@ -140,6 +156,11 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     def has_nfd(self) -> bool:
         """Any label of node feature discovery was there, kept here or not."""
         return self.metadata.has_nfd
+
+    @property
+    def not_ready(self) -> str:
+        """Why the node is not Ready, empty for one that is or has not said yet."""
+        return "; ".join(f"{each.reason}: {each.message}" for each in self.status.conditions)
 
     @property
     def container_runtime(self) -> str:

@@ -6,6 +6,7 @@ anything new to render from. So one joining node costs one list insertion, not a
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Mapping
 
 import msgspec
 
@@ -59,6 +60,7 @@ class Fleet:
         self._shape: dict[str, Shape] = {}
         self._names: dict[Shape, list[str]] = {}
         self._nfd: set[str] = set()
+        self._unready: dict[str, str] = {}
         self._summary = Summary()
 
     @property
@@ -71,8 +73,26 @@ class Fleet:
         """The fleet as it is now."""
         return self._summary
 
+    @property
+    def unready(self) -> Mapping[str, str]:
+        """GPU nodes that are not Ready, and why."""
+        return self._unready
+
     def update(self, name: str, node: NodeView | None) -> bool:
-        """Take in a node's new look, ``None`` when it is gone. Says whether :attr:`summary` changed by it."""
+        """Take in a node's new look, ``None`` when it is gone.
+
+        Says whether :attr:`summary` or the names of :attr:`unready` changed by it.
+        """
+        changed = self._sum_up_shapes(name, node)
+        return self._note_readiness(name, node) or changed
+
+    def _note_readiness(self, name: str, node: NodeView | None) -> bool:
+        before = self._unready.pop(name, None)
+        if node is not None and name in self._shape and node.not_ready:
+            self._unready[name] = node.not_ready
+        return (before is None) != (name not in self._unready)
+
+    def _sum_up_shapes(self, name: str, node: NodeView | None) -> bool:
         (self._nfd.add if node is not None and node.has_nfd else self._nfd.discard)(name)
         old, new = self._shape.get(name), shape_of(node) if node is not None else None
         touched = bool(self._nfd) != self._summary.has_nfd

@@ -7,8 +7,8 @@ right makes no request.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -23,21 +23,23 @@ from ..cluster.events import EventRecorder
 from ..cluster.informer import Change
 from ..cluster.permissions import Denied
 from ..cluster.queue import Controller, Requeue
-from ..operands import stack
 from ..operands.facts import ClusterFacts
-from ..operands.stack import Rendered
-from . import decide, denials, election, labels, metrics, openshift, status
+from . import causes, denials, election, labels, lookout, metrics, openshift, status
 from .caches import Caches, Trouble
 from .clock import Clock, rfc3339
-from .decide import Step
 from .denials import Denials
+from .lookout import Found, Lookout
 from .metrics import Metrics
 from .nodes import NodeLabelling, NodeStore
 from .observe import LOOK_UP_S, Observer, Unknown
 from .retries import Backoff, Guard
 from .rollouts import Rollouts
 from .settings import Settings
-from .status import SEPARATOR, Outcome
+from .status import SEPARATOR, Blocked, Outcome, Warned
+
+if TYPE_CHECKING:  # what renders operands is imported by the first pass: node labelling need not wait for it
+    from ..operands.stack import Rendered
+    from .decide import Deletion, Step
 
 log = logging.getLogger(__name__)
 
@@ -172,6 +174,7 @@ class Policies:
         self._rendered: tuple[ClusterPolicySpec, ClusterFacts, list[Rendered]] | None = None
         self._active: str | None = None
         self._waits_for_nodes = False
+        self._lookout = Lookout(client, settings.namespace, clock=clock, denials=denials)
         self._observer = Observer(caches, settings, nodes.fleet)
         self._rollouts = Rollouts(
             lambda: caches.objects.of_kind(kinds.DAEMON_SET),
@@ -333,18 +336,30 @@ class Policies:
             self._waits_for_nodes = True
             return None
         self._measure(decoded, outcome, figure)
-        await self._report(document, decoded, outcome)
+        await self._report(document, decoded, outcome, self._warnings())
         if retry is None:
             self._backoff.succeeded(name)
-            overdue = self._caches.objects.expire(self._clock.monotonic())
-            retry = Requeue(overdue) if overdue is not None else None
+            waits = (self._caches.objects.expire(self._clock.monotonic()), self._lookout.next_s())
+            retry = min((Requeue(each) for each in waits if each is not None), key=_soonest, default=None)
         return retry
+
+    def _warnings(self) -> list[Warned]:
+        """What is worth a condition beside the outcome."""
+        unready = self._lookout.nodes(self._nodes.fleet.unready)
+        if not unready:
+            return []
+        shown = [f"{name} ({causes.short(unready[name])})" for name in sorted(unready)[: causes.NODES_MAX]]
+        more = f" and {len(unready) - len(shown)} more" if len(unready) > len(shown) else ""
+        message = f"GPU nodes that are not Ready run no new operands: {', '.join(shown)}{more}"
+        return [Warned(status.GPU_NODES_NOT_READY, causes.NODE_NOT_READY, message)]
 
     async def _pass(self, decoded: Decoded) -> Outcome:
         """One pass over the policy in force. Raises :class:`Ended` where it cannot go on, or must say what it may not.
 
         A missing permission does not end it: whatever does not need that permission is done all the same.
         """
+        from . import decide
+
         if decoded.policy is None:
             raise Ended(decoded.problem)
         spec, release = decoded.policy.spec, self._settings.release
@@ -374,7 +389,18 @@ class Policies:
         if (forbidden := self._forbidden()) or unreadable:
             text = self._told_of(denials.tell(forbidden), unreadable.values())
             raise Ended(text, error=denied.error, figure=metrics.NOT_READY)
-        return self._judge(steps, decoded)
+        found = await self._lookout.look(self._suspects(steps), self._nodes.fleet.unready)
+        return self._judge(steps, decoded, lookout.telling(found))
+
+    def _suspects(self, steps: "Iterable[Step]") -> dict[str, list[Mapping[str, Any]]]:
+        """The DaemonSets that are there and not ready, by their states in apply order."""
+        found: dict[str, list[Mapping[str, Any]]] = {}
+        for step in steps:
+            for key in step.daemon_sets if step.enabled else ():
+                live = self._caches.objects.get(key)
+                if live is not None and not self._rollouts.verdict(live).ready:
+                    found.setdefault(step.state, []).append(live)
+        return found
 
     def _forbidden(self) -> frozenset[Denied]:
         """The missing permissions that a policy's conditions tell."""
@@ -410,13 +436,15 @@ class Policies:
             text = denials.tell(self._forbidden()) or str(unknown)
             raise Ended(text, error=ClusterError(str(unknown))) from unknown
 
-    def _render(self, spec: ClusterPolicySpec, facts: ClusterFacts) -> list[Rendered]:
+    def _render(self, spec: ClusterPolicySpec, facts: ClusterFacts) -> "list[Rendered]":
         """Rendering is pure: the same policy and facts need it once."""
+        from ..operands import stack
+
         if self._rendered is None or self._rendered[:2] != (spec, facts):
             self._rendered = spec, facts, stack.render(spec, facts)
         return self._rendered[2]
 
-    async def _carry_out(self, step: Step, denied: _Refused) -> None:
+    async def _carry_out(self, step: "Step", denied: _Refused) -> None:
         """Delete and write what a step says. Raises :class:`Ended` for the state."""
         if step.error:
             raise Ended(step.error, state=step.state)
@@ -426,7 +454,7 @@ class Policies:
         if step.writes:
             await self._write(step, denied)
 
-    async def _delete(self, state: str, deletion: decide.Deletion, denied: _Refused) -> None:
+    async def _delete(self, state: str, deletion: "Deletion", denied: _Refused) -> None:
         key, meta = Key.of(deletion.obj), deletion.obj["metadata"]
         try:
             await self._client.delete(
@@ -441,7 +469,7 @@ class Policies:
         log.info("%s: deleted %s", state, key)
         self._caches.objects.deleted(deletion.obj)
 
-    async def _write(self, step: Step, denied: _Refused) -> None:
+    async def _write(self, step: "Step", denied: _Refused) -> None:
         now, objects = self._clock.monotonic(), self._caches.objects
         for write in step.writes:
             objects.writing(write.obj, now)
@@ -465,21 +493,24 @@ class Policies:
 
     # --- what came of it ----------------------------------------------------------------------------------------------
 
-    def _judge(self, steps: list[Step], decoded: Decoded) -> Outcome:
+    def _judge(self, steps: "list[Step]", decoded: Decoded, found: Sequence[Found]) -> Outcome:
         """Ready or not, from the DaemonSets' verdicts and what the steps wait for."""
         release, notes = self._settings.release, decoded.notes
         unready = [step.state for step in steps if self._why_not(step)]
         if unready:
             outdated = [f"{step.state}: pod is outdated, upgrade pending" for step in steps if self._outdated(step)]
             obstacles = [f"{step.state}: {step.obstacle}" for step in steps if step.obstacle]
-            return status.operands_not_ready(unready, [*outdated, *obstacles, *notes], release=release)
+            told = [str(each) for each in found if each.state in unready]
+            notes = [*outdated, *obstacles, *told, *notes]
+            blocked = [Blocked(each.cause.reason, str(each)) for each in found if each.cause.blocks]
+            return status.operands_not_ready(unready, notes, blocked=blocked, release=release)
         summary = self._nodes.fleet.summary
         if summary.nodes:
             return status.reconciled(notes, release=release)
         row = status.no_gpu_nodes if summary.has_nfd else status.nfd_labels_missing
         return row(notes, release=release)
 
-    def _why_not(self, step: Step) -> list[str]:
+    def _why_not(self, step: "Step") -> list[str]:
         """Why the state is not ready, nothing when it is; a disabled state never holds up the others."""
         if not step.enabled:
             return []
@@ -492,7 +523,7 @@ class Policies:
             log.debug("%s is not ready: %s", step.state, "; ".join(reasons))
         return reasons
 
-    def _outdated(self, step: Step) -> bool:
+    def _outdated(self, step: "Step") -> bool:
         """Whether the state waits for pods of an older revision to be replaced, which is nobody's fault (667)."""
         live = [self._caches.objects.get(key) for key in step.daemon_sets]
         return step.enabled and any(self._rollouts.verdict(each).outdated for each in live)
@@ -513,7 +544,9 @@ class Policies:
             found = openshift.facts(self._caches.cluster_version, stream)
             openshift.report(figures, spec, found, stream, summary)
 
-    async def _report(self, document: dict[str, Any], decoded: Decoded, outcome: Outcome) -> None:
+    async def _report(
+        self, document: dict[str, Any], decoded: Decoded, outcome: Outcome, warnings: Sequence[Warned] = ()
+    ) -> None:
         """Store the status if it says something new, and tell it as an event too."""
         meta = document["metadata"]
         current = self._current_status(document)
@@ -523,6 +556,7 @@ class Policies:
             namespace=self._settings.namespace,
             generation=int(meta.get("generation", 0)),
             now=rfc3339(self._clock.now()),
+            warnings=warnings,
         )
         if new is None:
             return
@@ -539,6 +573,7 @@ class Policies:
             raise
         self._denials.note(denials.STATUS, None)
         self._tell(document, decoded, current, outcome)
+        self._warn(document, current, outcome, warnings)
 
     def _current_status(self, document: dict[str, Any]) -> ClusterPolicyStatus:
         """The status as stored: what the watch says, or what our last write was answered until its echo comes."""
@@ -555,11 +590,28 @@ class Policies:
         reasons = {condition.reason for condition in before.conditions}
         failed = outcome.reason == status.RECONCILE_FAILED
         if before.state != outcome.state or outcome.reason not in reasons or (failed and outcome.message not in said):
-            log.info("ClusterPolicy %s: %s (%s): %s", document["metadata"]["name"], *msgspec.structs.astuple(outcome))
+            name = document["metadata"]["name"]
+            log.info("ClusterPolicy %s: %s (%s): %s", name, outcome.state, outcome.reason, outcome.message)
             kind: Literal["Normal", "Warning"] = "Warning" if failed or outcome.ignored else "Normal"
             self._events.event(document, kind, outcome.reason, outcome.message)
         if decoded.notes and not any(note in message for note in decoded.notes for message in said):
             self._events.event(document, "Warning", "UnknownField", decoded.notes[0])
+
+    def _warn(
+        self, document: dict[str, Any], before: ClusterPolicyStatus, outcome: Outcome, warnings: Sequence[Warned]
+    ) -> None:
+        """A warning a cause: those that the stored status did not tell yet."""
+        said = [condition.message for condition in before.conditions]
+        news = [(each.type, each.message) for each in warnings]
+        news += [(each.reason, each.message) for each in outcome.blocked]
+        for reason, text in news:
+            if not any(text in message for message in said):
+                log.warning("ClusterPolicy %s: %s: %s", document["metadata"]["name"], reason, text)
+                self._events.event(document, "Warning", reason, text)
+
+
+def _soonest(wish: Requeue) -> float:
+    return wish.after_s
 
 
 def _older(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

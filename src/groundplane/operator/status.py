@@ -20,6 +20,11 @@ IGNORED: Final = "ignored"
 TYPE_READY: Final = "Ready"
 TYPE_ERROR: Final = "Error"
 
+SCHEMA_OUTDATED: Final = "SchemaOutdated"
+GPU_NODES_NOT_READY: Final = "GPUNodesNotReady"
+WARNINGS: Final = (SCHEMA_OUTDATED, GPU_NODES_NOT_READY)
+"""Types of conditions that are there only while they are true. They leave ``Ready`` as it is."""
+
 RECONCILED: Final = "Reconciled"
 NO_GPU_NODES: Final = "NoGPUNodes"
 NFD_LABELS_MISSING: Final = "NFDLabelsMissing"
@@ -30,12 +35,29 @@ SEPARATOR: Final = {Release.V26_3: ", ", Release.V26_7: "; "}
 """What stands between the parts of a message, by release."""
 
 
+class Warned(msgspec.Struct, frozen=True):
+    """Something that a person should mend although the stack works: a condition of a type of its own."""
+
+    type: str
+    reason: str
+    message: str
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """The cause of a state that does not become ready by itself: the reason of an event, and its message."""
+
+    reason: str
+    message: str
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """How a pass ended: the state, and the reason and message of the condition that is true."""
 
     state: str
     reason: str
     message: str
+    blocked: tuple[Blocked, ...] = ()
+    """What of ``message`` is worth an event of its own."""
 
     @property
     def ready(self) -> bool:
@@ -70,11 +92,18 @@ def nfd_labels_missing(notes: Sequence[str] = (), *, release: Release = Release.
 
 
 def operands_not_ready(
-    states: Sequence[str], notes: Sequence[str] = (), *, release: Release = Release.DEFAULT
+    states: Sequence[str],
+    notes: Sequence[str] = (),
+    *,
+    blocked: Sequence[Blocked] = (),
+    release: Release = Release.DEFAULT,
 ) -> Outcome:
-    """Some states, named in apply order, are not ready yet."""
+    """Some states, named in apply order, are not ready yet.
+
+    The part with the states comes first and is as NVIDIA's operator writes it; ``notes`` are further parts after it.
+    """
     parts = [f"states not ready: [{' '.join(states)}]", *notes]
-    return Outcome(NOT_READY, OPERAND_NOT_READY, SEPARATOR[release].join(parts))
+    return Outcome(NOT_READY, OPERAND_NOT_READY, SEPARATOR[release].join(parts), tuple(blocked))
 
 
 def failed(error: str, *, state: str = "", notes: Sequence[str] = (), release: Release = Release.DEFAULT) -> Outcome:
@@ -94,22 +123,29 @@ def _ready(reason: str, message: str, notes: Sequence[str], release: Release) ->
 
 
 def next_status(
-    current: ClusterPolicyStatus, outcome: Outcome, *, namespace: str, generation: int, now: str
+    current: ClusterPolicyStatus,
+    outcome: Outcome,
+    *,
+    namespace: str,
+    generation: int,
+    now: str,
+    warnings: Sequence[Warned] = (),
 ) -> ClusterPolicyStatus | None:
     """The status to store, or ``None`` when ``current`` says it already.
 
-    ``now`` is the time in RFC 3339; ``generation`` is that of the spec the outcome is about. Conditions of other types
-    are kept as they are.
+    ``now`` is the time in RFC 3339; ``generation`` is that of the spec the outcome is about. ``warnings`` stand in the
+    order of :data:`WARNINGS`; those not given go. Conditions of other types are kept as they are.
     """
-    wanted = _conditions(outcome, generation)
+    wanted = [*_conditions(outcome, generation), *(_warning(each, generation) for each in warnings)]
+    ours = (TYPE_READY, TYPE_ERROR, *WARNINGS)
     before = {condition.type: condition for condition in current.conditions}
     merged = [_carry_over(before.get(condition.type), condition, now) for condition in wanted]
-    others = [condition for condition in current.conditions if condition.type not in (TYPE_READY, TYPE_ERROR)]
+    others = [condition for condition in current.conditions if condition.type not in ours]
     status = ClusterPolicyStatus(state=outcome.state, namespace=namespace, conditions=[*merged, *others])
     ordered = ClusterPolicyStatus(
         state=current.state,
         namespace=current.namespace,
-        conditions=[before[kind] for kind in (TYPE_READY, TYPE_ERROR) if kind in before] + others,
+        conditions=[before[kind] for kind in ours if kind in before] + others,
     )
     return None if status == ordered else status
 
@@ -142,6 +178,16 @@ def _conditions(outcome: Outcome, generation: int) -> tuple[Condition, Condition
     if outcome.ignored:
         return condition(TYPE_READY, "False", *said), condition(TYPE_ERROR, "False", outcome.reason, "")
     return condition(TYPE_READY, "False", TYPE_ERROR, ""), condition(TYPE_ERROR, "True", *said)
+
+
+def _warning(warned: Warned, generation: int) -> Condition:
+    return Condition(
+        type=warned.type,
+        status="True",
+        reason=warned.reason,
+        message=warned.message,
+        observedGeneration=generation,
+    )
 
 
 def _carry_over(before: Condition | None, after: Condition, now: str) -> Condition:
