@@ -288,7 +288,7 @@ def hook(document: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("moment", "does", "verb", "verbs"),
     [
-        ("pre-upgrade", "upgrade", "apply", {"create", "get", "update"}),
+        ("pre-upgrade", "upgrade", "apply", {"create", "get", "update", "patch"}),
         ("pre-delete", "cleanup", "delete", {"get", "delete"}),
     ],
 )

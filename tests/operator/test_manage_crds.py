@@ -71,6 +71,15 @@ async def test_what_is_missing_is_created_and_served_afterwards(client: Client) 
     assert established(await live(client, "widgets.example.com"))
 
 
+def spec_managers(document: dict[str, Any]) -> set[tuple[str, str]]:
+    """Who has a say in the spec."""
+    return {
+        (each["manager"], each["operation"])
+        for each in document["metadata"]["managedFields"]
+        if "f:spec" in each["fieldsV1"]
+    }
+
+
 async def test_an_older_definition_becomes_exactly_the_wanted_one(client: Client) -> None:
     old = await live(client)
     properties = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
@@ -84,9 +93,19 @@ async def test_an_older_definition_becomes_exactly_the_wanted_one(client: Client
     found, wanted = await live(client), crd.cluster_policy_crd()
     assert found["spec"]["versions"][0]["schema"] == wanted["spec"]["versions"][0]["schema"]
     assert found["metadata"]["annotations"] == {**wanted["metadata"]["annotations"], "mine": "kept"}
+    assert spec_managers(found) == {("helm", "Apply")}
+
+
+async def test_a_right_one_that_others_hold_too_becomes_helms(client: Client) -> None:
+    assert spec_managers(await live(client)) != {("helm", "Apply")}
+    told: list[str] = []
+    await manage_crds.apply(client, manage_crds.shipped(), tell=told.append)
+    assert told == [f"{NAME}: unchanged"]
+    assert spec_managers(await live(client)) == {("helm", "Apply")}
 
 
 async def test_what_is_right_is_not_written(client: Client) -> None:
+    await manage_crds.apply(client, manage_crds.shipped())
     before = (await live(client))["metadata"]["resourceVersion"]
     told: list[str] = []
     await manage_crds.apply(client, manage_crds.shipped(), tell=told.append)
@@ -104,36 +123,40 @@ async def test_objects_survive_an_update(lab: Lab, client: Client) -> None:
 
 
 class Meddler(Client):
-    """A client whose first writes meet somebody else's."""
+    """A client whose first take-overs meet somebody else's write."""
 
     conflicts = 0
 
-    async def replace(self, kind: Any, obj: Any, **rest: Any) -> Any:
-        if not rest.get("dry_run") and self.conflicts:
+    async def patch(self, kind: Any, name: str, body: Any, **rest: Any) -> Any:
+        if "managedFields" in body.get("metadata", {}) and self.conflicts:
             self.conflicts -= 1
-            await super().patch(kind, obj["metadata"]["name"], {"metadata": {"labels": {"by": f"n{self.conflicts}"}}})
-        return await super().replace(kind, obj, **rest)
+            await super().patch(kind, name, {"metadata": {"labels": {"by": f"n{self.conflicts}"}}})
+        return await super().patch(kind, name, body, **rest)
+
+
+def changed() -> dict[str, Any]:
+    """Our definition with a column less."""
+    definition = crd.cluster_policy_crd()
+    definition["spec"]["versions"][0]["additionalPrinterColumns"].pop()
+    return definition
 
 
 @pytest.mark.parametrize("conflicts", [1, 3])
 async def test_a_change_meanwhile_is_kept_and_does_not_stop_it(lab: Lab, tmp_path: Path, conflicts: int) -> None:
-    changed = crd.cluster_policy_crd()
-    changed["spec"]["versions"][0]["additionalPrinterColumns"].pop()
     async with Meddler(Config.detect(kubeconfig=str(lab.kubeconfig(tmp_path / "kubeconfig")))) as client:
         client.conflicts = conflicts
-        await manage_crds.apply(client, [changed])
+        await manage_crds.apply(client, [changed()])
         found = await live(client)
+        assert client.conflicts == 0
         assert found["metadata"]["labels"] == {"by": "n0"}
         assert len(found["spec"]["versions"][0]["additionalPrinterColumns"]) == 1
 
 
-async def test_endless_changes_meanwhile_end_in_the_conflict(lab: Lab, tmp_path: Path) -> None:
-    changed = crd.cluster_policy_crd()
-    changed["spec"]["versions"][0]["additionalPrinterColumns"].pop()
+async def test_endless_changes_meanwhile_end_in_an_error_that_names_who(lab: Lab, tmp_path: Path) -> None:
     async with Meddler(Config.detect(kubeconfig=str(lab.kubeconfig(tmp_path / "kubeconfig")))) as client:
         client.conflicts = 100
-        with pytest.raises(errors.Conflict):
-            await manage_crds.apply(client, [changed])
+        with pytest.raises(manage_crds.DefinitionsError, match=rf"{NAME}: somebody else writes it all the time: \w+"):
+            await manage_crds.apply(client, [changed()])
 
 
 async def test_an_invalid_definition_is_refused_by_the_server_in_its_words(client: Client) -> None:

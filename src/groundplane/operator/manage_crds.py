@@ -16,7 +16,7 @@ import yaml
 from ..api import crd
 from ..cluster import kinds
 from ..cluster.client import Client
-from ..cluster.errors import AlreadyExists, Conflict, NotFound
+from ..cluster.errors import Conflict, NotFound
 
 Document = dict[str, Any]
 Tell = Callable[[str], None]
@@ -26,6 +26,9 @@ TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.2
 ATTEMPTS: Final = 5
 """How often a write is repeated when somebody else changed the definition meanwhile."""
+FIELD_MANAGER: Final = "helm"
+"""Definitions are written in Helm's name. Helm 4 installs them by server-side apply and would otherwise meet another
+manager's fields at the next installation, and refuse."""
 
 
 class DefinitionsError(Exception):
@@ -82,10 +85,10 @@ def _check(document: object, file: Path) -> None:
 async def apply(
     client: Client, definitions: Sequence[Document], *, tell: Tell = print, timeout_s: float = TIMEOUT_S
 ) -> None:
-    """Create or replace each definition, then wait until the API server serves them all.
+    """Create each definition or make it so, then wait until the API server serves them all.
 
-    Replaced, not merged: a field that an older version described and this one does not is gone afterwards. Labels and
-    annotations of others stay. One that is right already is not written.
+    Its spec is afterwards exactly the wanted one, also where an older one had more, and Helm is its only field manager,
+    whoever was it before. Labels and annotations of others stay. One that is right already is not written.
 
     Raises :class:`DefinitionsError` for one that is not served in time or whose names another holds, and
     :class:`~groundplane.cluster.errors.ClusterError` for a request that fails.
@@ -99,41 +102,76 @@ async def apply(
 async def _write(client: Client, wanted: Document) -> str:
     """Make one definition so; what was done, in a word."""
     name = wanted["metadata"]["name"]
-    for attempt in range(1, ATTEMPTS + 1):
+    before: Document | None = None
+    for _ in range(ATTEMPTS):
         try:
             live = await client.get(kinds.CRD, name)
         except NotFound:
-            try:
-                await client.create(kinds.CRD, wanted)
-            except AlreadyExists:
-                continue
+            await client.apply(kinds.CRD, wanted, field_manager=FIELD_MANAGER)
             return "created"
-        merged = _merged(live, wanted)
+        before = before or live
         try:
-            # The server's own defaults count as no difference: what it would store is compared with what it has.
-            if _meaning(await client.replace(kinds.CRD, merged, dry_run=True)) == _meaning(live):
-                return "unchanged"
-            await client.replace(kinds.CRD, merged)
+            await _take_over(client, live)
         except Conflict:
-            if attempt == ATTEMPTS:
-                raise
             continue
-        return "updated"
-    raise DefinitionsError(f"{name}: created and deleted by somebody else {ATTEMPTS} times while it was written")
-
-
-def _merged(live: Document, wanted: Document) -> Document:
-    """The live definition with the wanted spec, and with the wanted labels and annotations beside those of others."""
-    metadata = dict(live["metadata"])
-    for key in ("labels", "annotations"):
-        if both := {**(metadata.get(key) or {}), **(wanted["metadata"].get(key) or {})}:
-            metadata[key] = both
-    return {"apiVersion": kinds.CRD.api_version, "kind": kinds.CRD.kind, "metadata": metadata, "spec": wanted["spec"]}
+        written = await client.apply(kinds.CRD, wanted, field_manager=FIELD_MANAGER)
+        if _taken_over(written) is None:
+            return "unchanged" if _meaning(written) == _meaning(before) else "updated"
+    raise DefinitionsError(f"{name}: somebody else writes it all the time: {_others(live)}; stop that and try again")
 
 
 def _meaning(document: Document) -> tuple[Any, ...]:
     metadata = document["metadata"]
     return document["spec"], metadata.get("labels") or {}, metadata.get("annotations") or {}
+
+
+# An apply removes only what its own manager set before. So that it removes every field of an older spec, and nothing of
+# other people's metadata, whatever others hold of the spec is first put down to our manager, as if it had applied it.
+
+
+async def _take_over(client: Client, live: Document) -> None:
+    """Make our manager the only one of the spec. Raises :class:`Conflict` if the definition has changed meanwhile."""
+    entries = _taken_over(live)
+    if entries is not None:
+        metadata = {"resourceVersion": live["metadata"]["resourceVersion"], "managedFields": entries}
+        await client.patch(kinds.CRD, live["metadata"]["name"], {"metadata": metadata})
+
+
+def _taken_over(live: Document) -> list[Document] | None:
+    """The ``managedFields`` after a take-over, None where no one else holds anything of the spec."""
+    spec: Document = {}
+    kept: list[Document] = []
+    ours: Document | None = None
+    taken = False
+    for entry in live["metadata"].get("managedFields") or []:
+        fields = dict(entry.get("fieldsV1") or {})
+        if entry.get("subresource"):
+            kept.append(entry)
+        elif (entry.get("manager"), entry.get("operation")) == (FIELD_MANAGER, "Apply"):
+            ours = entry
+        elif "f:spec" in fields:
+            taken = True
+            spec = _union(spec, fields.pop("f:spec"))
+            if fields:
+                kept.append({**entry, "fieldsV1": fields})
+        else:
+            kept.append(entry)
+    if not taken:
+        return None
+    if ours is None:
+        ours = {"manager": FIELD_MANAGER, "operation": "Apply", "fieldsType": "FieldsV1", "fieldsV1": {}}
+        ours["apiVersion"] = kinds.CRD.api_version
+    return [*kept, {**ours, "fieldsV1": _union(ours["fieldsV1"], {"f:spec": spec})}]
+
+
+def _union(one: Document, two: Document) -> Document:
+    """Two sets of fields in one, in the notation of ``fieldsV1``."""
+    return {**one, **{key: _union(one.get(key, {}), value) for key, value in two.items()}}
+
+
+def _others(live: Document) -> str:
+    entries = live["metadata"].get("managedFields") or []
+    return ", ".join(sorted({each.get("manager", "") for each in entries} - {FIELD_MANAGER})) or "an unknown manager"
 
 
 async def _served(client: Client, name: str, timeout_s: float) -> None:

@@ -1,0 +1,223 @@
+"""The chart on a real control plane: installed, changed, rolled back, removed; the operator in its own rights."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import helm_python as helm
+import pytest
+from chart import installed, rendering
+from conftest import unavailable
+
+from groundplane.api import crd, names
+from groundplane.cluster.client import Client
+from groundplane.cluster.config import Config
+from groundplane.operator import manage_crds
+from testing.realcluster import build
+from testing.realcluster.controlplane import ControlPlane
+
+pytestmark = pytest.mark.real
+
+NO_HOOK = {"operator": {"upgradeCRD": False}}
+CRD = f"{installed.CRD_PATH}/clusterpolicies.nvidia.com"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[installed.Cluster]:
+    """A control plane of its own: what the chart installs is cluster-wide."""
+    try:
+        build.ensure(build.CONTROL_PLANE)
+    except build.UnavailableError as error:
+        unavailable(str(error))
+    with ControlPlane(audit=True) as plane:
+        yield installed.Cluster(plane)
+
+
+@pytest.fixture
+def hooks(cluster: installed.Cluster, tmp_path: Path) -> Iterator[installed.Hooks]:
+    with installed.Hooks(cluster, tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def clean(cluster: installed.Cluster) -> Iterator[None]:
+    """No release and no definition, before the test and after it."""
+    _remove(cluster)
+    yield
+    _remove(cluster)
+
+
+def _remove(cluster: installed.Cluster) -> None:
+    cluster.uninstall()
+    cluster.plane.request("DELETE", CRD)
+    installed.until("the definition to be gone", lambda: cluster.find(CRD) is None)
+
+
+def with_defaults(cluster: installed.Cluster, policy: dict[str, Any]) -> dict[str, Any]:
+    """A policy as the API server would store it."""
+    asked = copy.deepcopy(policy)
+    asked["metadata"] = {"name": "compared"}
+    stored: dict[str, Any] = cluster.request("POST", f"{installed.POLICY_PATH}?dryRun=All", asked)
+    return stored
+
+
+# --- every recorded policy, with the operator -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=rendering.RELEASES)
+def release(
+    request: pytest.FixtureRequest, cluster: installed.Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, installed.Operator]]:
+    """The chart installed for a release, its operator running; afterwards removed, and what stays is as listed."""
+    chosen: str = request.param
+    folder = tmp_path_factory.mktemp(f"chart-{chosen}")
+    before = cluster.everything()
+    cluster.install(rendering.merged(rendering.values("default", chosen), NO_HOOK))
+    cluster.add_nodes("gpu-1", "gpu-2")
+    with installed.Hooks(cluster, folder):
+        with installed.Operator(cluster, folder) as operator:
+            yield chosen, operator
+        cluster.uninstall()
+        for node in ("gpu-1", "gpu-2"):
+            cluster.request("DELETE", f"/api/v1/nodes/{node}")
+        installed.until("all but what is listed to be gone", lambda: {*_left(cluster, before)} <= STAYS)
+    assert {*_left(cluster, before)} == STAYS - {(resource, name) for resource, _, name in before}
+
+
+def _left(cluster: installed.Cluster, before: set[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
+    """What is there now and was not before: resource and name, without what every namespace has."""
+    of_namespace = {("serviceaccounts", "default"), ("configmaps", "kube-root-ca.crt")}
+    for resource, namespace, name in cluster.everything() - before:
+        if (resource, name) not in of_namespace or namespace != rendering.NAMESPACE:
+            yield resource, name
+
+
+STAYS = {
+    ("namespaces", rendering.NAMESPACE),
+    ("customresourcedefinitions", "clusterpolicies.nvidia.com"),
+    ("apiservices", "v1.nvidia.com"),
+    ("leases", "53822513.nvidia.com"),
+}
+"""What stays after `helm uninstall`: the namespace, which Helm made on request; the definition, since deleting it would
+delete every policy (operator.cleanupCRD does), and the API server's own entry for it; the lease, by which a new
+operator knows that the old one has gone."""
+
+
+@pytest.mark.parametrize("variant", rendering.VARIANTS)
+def test_a_recorded_policy_is_installed_and_carried_out(
+    cluster: installed.Cluster, release: tuple[str, installed.Operator], variant: str
+) -> None:
+    chosen, operator = release
+    cluster.upgrade(rendering.merged(rendering.values(variant, chosen), NO_HOOK))
+    recorded = rendering.load(rendering.DATA / "clusterpolicy" / f"{chosen}-{variant}.yaml")
+    stored = with_defaults(cluster, recorded)
+    live = cluster.policy()
+    for section in ("validator", "nodeStatusExporter"):
+        stored["spec"][section]["version"] = f"v{chosen}"
+    stored["spec"]["daemonsets"]["labels"]["helm.sh/chart"] = live["spec"]["daemonsets"]["labels"]["helm.sh/chart"]
+    assert live["spec"] == stored["spec"]
+    conditions = operator.settled()
+    # Nothing runs on these nodes, so no operand becomes ready; all that the policy asks for is there.
+    assert conditions["Error"]["reason"] == "OperandNotReady", conditions["Error"]
+    assert cluster.forbidden(installed.ACCOUNT) == []
+    assert "Forbidden" not in operator.log.read_text()
+
+
+# --- upgrade, rollback, removal ---------------------------------------------------------------------------------------
+
+
+def make_old(cluster: installed.Cluster) -> None:
+    """The definition as an earlier chart left it: with a field that is gone since, and without a newer one."""
+    old = cluster.request("GET", CRD)
+    spec = old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    spec["properties"]["gone"] = {"type": "string"}
+    del spec["properties"]["cdi"]
+    old["metadata"]["annotations"] = {names.CRD_SCHEMA_DIGEST: "old"}
+    cluster.request("PUT", CRD, old)
+    installed.until("the old definition to be in force", lambda: "cdi" not in stored_again(cluster)["spec"])
+
+
+def stored_again(cluster: installed.Cluster) -> dict[str, Any]:
+    """The policy after a write of itself, by which fields that the definition does not know are dropped."""
+    policy: dict[str, Any] = cluster.request("PUT", f"{installed.POLICY_PATH}/cluster-policy", cluster.policy())
+    return policy
+
+
+@pytest.mark.usefixtures("clean")
+def test_an_upgrade_brings_the_definition_up_to_date_and_a_rollback_the_policy_back(
+    cluster: installed.Cluster, hooks: installed.Hooks
+) -> None:
+    cluster.install({"mig": {"strategy": "mixed"}})
+    make_old(cluster)
+    cluster.upgrade({"mig": {"strategy": "none"}})
+    (ran,) = hooks.ran
+    assert ran == ("gpu-operator-upgrade-crd", 0, "clusterpolicies.nvidia.com: updated\n")
+    definition = cluster.find(CRD)
+    assert definition is not None
+    wanted = crd.cluster_policy_crd()
+    assert definition["metadata"]["annotations"] == wanted["metadata"]["annotations"]
+    entries = definition["metadata"]["managedFields"]
+    assert {each["manager"] for each in entries if "f:spec" in each["fieldsV1"]} == {"helm"}
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert schema == wanted["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert cluster.policy()["spec"]["mig"] == {"strategy": "none"}
+    assert cluster.policy()["spec"]["cdi"]["enabled"] is True
+    hooked = [path for path in hook_paths("upgrade") if cluster.find(path)]
+    assert hooked == []
+    cluster.helm.rollback(rendering.RELEASE, version=1)
+    assert cluster.policy()["spec"]["mig"] == {"strategy": "mixed"}
+    assert [each["status"] for each in cluster.helm.history(rendering.RELEASE)][-1] == "deployed"
+
+
+def hook_paths(does: str) -> list[str]:
+    name, ns = f"gpu-operator-{does}-crd", rendering.NAMESPACE
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    return [
+        f"/api/v1/namespaces/{ns}/serviceaccounts/{name}-hook-sa",
+        f"{rbac}/clusterroles/{name}-hook-role",
+        f"{rbac}/clusterrolebindings/{name}-hook-binding",
+        f"/apis/batch/v1/namespaces/{ns}/jobs/{name}",
+    ]
+
+
+@pytest.mark.usefixtures("clean")
+def test_removal_can_take_the_definitions_too(cluster: installed.Cluster, hooks: installed.Hooks) -> None:
+    cluster.install({"operator": {"cleanupCRD": True}})
+    cluster.uninstall()
+    assert hooks.ran == [("gpu-operator-cleanup-crd", 0, "clusterpolicies.nvidia.com: deleted\n")]
+    assert cluster.find(CRD) is None
+    assert [path for path in hook_paths("cleanup") if cluster.find(path)] == []
+
+
+@pytest.mark.usefixtures("clean")
+def test_values_that_are_refused_install_nothing(cluster: installed.Cluster) -> None:
+    before = cluster.everything()
+    contradiction = {"cdi": {"enabled": False, "nriPluginEnabled": True}}
+    for values, word in (({"driver": {"enabeld": True}}, "enabeld"), (contradiction, "cdi.enabled to true")):
+        with pytest.raises(helm.HelmError, match=word):
+            cluster.install(values)
+    left = {(resource, name) for resource, _, name in cluster.everything() - before}
+    assert not [each for each in left if each[0] in ("deployments", "clusterpolicies", "clusterroles")], left
+
+
+async def test_names_that_another_definition_holds_are_told(cluster: installed.Cluster) -> None:
+    names_ = {"kind": "Widget", "plural": "widgets", "singular": "widget", "listKind": "WidgetList"}
+    schema = {"openAPIV3Schema": {"type": "object"}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+    head = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    spec = {"group": "example.com", "names": names_, "scope": "Namespaced", "versions": [version]}
+    first = {**head, "metadata": {"name": "widgets.example.com"}, "spec": spec}
+    rival_names = names_ | {"plural": "gadgets", "singular": "gadget"}
+    rival = {**head, "metadata": {"name": "gadgets.example.com"}, "spec": spec | {"names": rival_names}}
+    async with Client(Config.detect(kubeconfig=str(cluster.plane.kubeconfig()))) as client:
+        told: list[str] = []
+        await manage_crds.apply(client, [first], tell=told.append)
+        await manage_crds.apply(client, [first], tell=told.append)
+        assert told == ["widgets.example.com: created", "widgets.example.com: unchanged"]
+        with pytest.raises(
+            manage_crds.DefinitionsError, match=r"gadgets.example.com: its names are not accepted.*Widget"
+        ):
+            await manage_crds.apply(client, [rival])
+        await manage_crds.delete(client, [first, rival])
+    assert cluster.find(f"{installed.CRD_PATH}/widgets.example.com") is None
