@@ -21,7 +21,6 @@ from ..cluster.kinds import Kind
 from ..cluster.views import Meta, MetaView, NodeView, PodView
 from . import openshift
 from .clock import Clock
-from .decide import drained
 from .denials import Denials
 from .owned import OwnedObjects
 from .readiness import RevisionView
@@ -98,8 +97,9 @@ class Caches:
         self.revisions = self._make(kinds.CONTROLLER_REVISION, RevisionView, here=True)
         self.optional: dict[Kind, Informer[Any]] = {}
         self._owned = {kind: self._make_owned(kind) for kind in ALWAYS}
-        others = (self.crds, self.nodes, self.policies, self.namespaces, self.revisions)
-        self._base: tuple[Informer[Any], ...] = (*others, *self._owned.values())
+        self._first: tuple[Informer[Any], ...] = (self.policies, self.crds, self.nodes)
+        """What node labelling must know."""
+        self._base: tuple[Informer[Any], ...] = (*self._first, self.namespaces, self.revisions, *self._owned.values())
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -208,12 +208,22 @@ class Caches:
         for task in self._tasks.pop(informer, ()):
             task.cancel()
 
-    async def open(self) -> None:
-        """Start watching and wait until everything has been listed once, or refuses to be."""
+    async def open_first(self) -> None:
+        """Start watching what node labelling must know, and wait until it may begin: the nodes are still coming in."""
         self.crds.subscribe(self._crd_changed)
+        for informer in self._first:
+            self.start(informer)
+        await self.policies.wait_settled()
+        await self.crds.wait_settled()
+        if GPU_CLUSTER in self.optional:
+            await self.optional[GPU_CLUSTER].wait_settled()
+
+    async def open(self) -> None:
+        """Start watching all else, and wait until everything has been listed once, or refuses to be."""
         self.namespaces.subscribe(lambda _: self.notify())
         for informer in self._base:
-            self.start(informer)
+            if informer not in self._tasks:
+                self.start(informer)
         for informer in self._base:
             await informer.wait_settled()
         for informer in list(self.optional.values()):
@@ -301,7 +311,9 @@ async def _once_synced(informer: Informer[Any], then: Callable[[], None]) -> Non
 
 def _more_than_readiness(old: dict[str, Any], new: dict[str, Any]) -> bool:
     """Whether a pass may have something to do about a DaemonSet, beyond judging its readiness."""
+    from ..operands.driver_cleanup import idle  # see policy.py: no operand is needed before the first pass
+
     bookkeeping = ("resourceVersion", "managedFields")
     before = {key: value for key, value in old["metadata"].items() if key not in bookkeeping}
     after = {key: value for key, value in new["metadata"].items() if key not in bookkeeping}
-    return before != after or old.get("spec") != new.get("spec") or drained(old) != drained(new)
+    return before != after or old.get("spec") != new.get("spec") or idle(old) != idle(new)

@@ -122,10 +122,6 @@ def steps(rendered: Sequence[Rendered], about: Context, refused: Mapping[str, st
     return found + [_disabled(state, live, about) for state, live in sorted(ours.items())]
 
 
-drained = driver_cleanup.idle
-"""No node wants a pod of a DaemonSet and none runs on a node that should not, as far as its controller has seen."""
-
-
 def _disabled(state: str, live: Iterable[Object], about: Context) -> Step:
     """Everything of the state goes; drivers that were handed over leave only as DaemonSets."""
     step = Step(state, enabled=False)

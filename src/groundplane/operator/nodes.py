@@ -7,6 +7,7 @@ between is never overwritten: the API server answers 409 and the node is judged 
 missing for all nodes: one node a time finds out whether it has been granted, the others wait.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -126,6 +127,8 @@ class NodeLabelling:
         self._store = store
         self._want: LabelPolicy | None = None
         self._waiting: set[str] = set()
+        self._rest = asyncio.Event()
+        self._rest.set()
         self._backoff: Backoff[str] = Backoff()
         self._warned: dict[str, str] = {}
         self._on_settled = on_settled
@@ -140,6 +143,10 @@ class NodeLabelling:
     def settled(self) -> bool:
         """Every node that wants a look has had at least a first one; failed ones are repeated meanwhile."""
         return not self._waiting
+
+    async def wait_settled(self) -> None:
+        """Until :attr:`settled`."""
+        await self._rest.wait()
 
     @property
     def idle(self) -> bool:
@@ -173,6 +180,7 @@ class NodeLabelling:
 
     def _add(self, name: str) -> None:
         self._waiting.add(name)
+        self._rest.clear()
         self._controller.add(name)
 
     def _forget(self, name: str) -> None:
@@ -252,4 +260,5 @@ class NodeLabelling:
         if name in self._waiting:
             self._waiting.discard(name)
             if not self._waiting:
+                self._rest.set()
                 self._on_settled()

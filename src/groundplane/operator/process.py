@@ -6,6 +6,7 @@ state that matters: it may be killed at any point and started anywhere else.
 
 import asyncio
 import contextlib
+import importlib
 import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
@@ -14,7 +15,7 @@ from ..api import names
 from ..cluster.client import Client
 from ..cluster.events import EventRecorder
 from ..cluster.lease import LeaderLease
-from . import denials, health
+from . import denials
 from .caches import Caches
 from .clock import Clock, SystemClock
 from .denials import Denials
@@ -29,6 +30,9 @@ __all__ = ["Operator", "Settings", "run"]
 log = logging.getLogger(__name__)
 
 COMPONENT: Final = "nvidia-gpu-operator"
+HEAD_START_S: Final = 5.0
+"""How long the first pass over the policy lets the nodes get their labels first. Pods are placed by them, and until they
+are there all that a pass writes only takes the API server's time from them."""
 DRAIN_S: Final = 10.0
 """How long writes in flight may take to end when the process is asked to stop."""
 
@@ -56,13 +60,33 @@ class Operator:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve, lead and work until ``stop`` is set. Raises :class:`~..cluster.lease.LeaseLost` if another leads."""
+        serving = asyncio.create_task(self._serve(), name="endpoints")
+        working = asyncio.create_task(self._elect(stop), name="work")
+        try:
+            done, _ = await asyncio.wait({serving, working}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            working.cancel()
+            await asyncio.wait({working})
+            serving.cancel()
+            await asyncio.wait({serving})
+
+    async def _serve(self) -> None:
+        """Serve metrics and probes until cancelled. Raises :class:`OSError` if an address cannot be listened on.
+
+        The web server's modules are loaded beside the first requests: nobody asks for them in the first moment.
+        """
+        await asyncio.to_thread(importlib.import_module, f"{__package__}.health")
+        from . import health
+
         async with contextlib.AsyncExitStack() as stack:
             figures = health.Endpoint(health.metrics_app(self.metrics), self.settings.metrics_address)
             checks = health.probes_app(self._alive, self._ready, self._remarks)
             probes = health.Endpoint(checks, self.settings.health_address)
             self.metrics_port = (await stack.enter_async_context(figures)).port
             self.health_port = (await stack.enter_async_context(probes)).port
-            await self._elect(stop)
+            await asyncio.Event().wait()
 
     def _alive(self) -> str | None:
         """Answering at all is being alive: a controller that dies takes the process with it."""
@@ -125,7 +149,7 @@ class Operator:
             heard=lambda error: self._denials.note(denials.EVENTS, error),
         )
         async with events, contextlib.aclosing(caches):
-            await _until(stop, caches.open())
+            await _until(stop, caches.open_first())
             if stop.is_set():
                 return
             policies = Policies(
@@ -140,10 +164,8 @@ class Operator:
                 guard=gate.guard,
             )
             policies.start()
-            self._policies = policies
-            log.info("working: %d nodes, %d policies", len(caches.nodes), len(caches.policies))
             controllers = [
-                asyncio.create_task(policies.run(), name="clusterpolicy"),
+                asyncio.create_task(self._work(caches, policies), name="clusterpolicy"),
                 asyncio.create_task(policies.labelling.run(), name="nodes"),
             ]
             try:
@@ -156,6 +178,18 @@ class Operator:
                 for task in controllers:
                     task.cancel()
                 await asyncio.gather(*controllers, return_exceptions=True)
+
+
+    async def _work(self, caches: Caches, policies: Policies) -> None:
+        """See to the policies, once the nodes have had their head start and the rest of the cluster is known."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HEAD_START_S):
+                await caches.nodes.wait_settled()
+                await policies.labelling.wait_settled()
+        await caches.open()
+        self._policies = policies
+        log.info("working: %d nodes, %d policies", len(caches.nodes), len(caches.policies))
+        await policies.run()
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
