@@ -257,7 +257,7 @@ async def test_a_server_in_trouble(answer: int | str) -> None:
         await attacked.kill()
         attacked.forget()
         attacked.start()
-        await attacked.until(lambda: attacked.operator and attacked.operator._synced)
+        await attacked.until(lambda: attacked.operator and attacked.operator.idle)
         await attacked.quiet()
         assert attacked.writes() == [], "a fresh operator finds nothing to put right"
 
@@ -522,7 +522,7 @@ async def test_killed_at_any_point(writes: int) -> None:
         await attacked.kill()
         attacked.forget()
         attacked.start()
-        await attacked.until(lambda: attacked.operator and attacked.operator._synced)
+        await attacked.until(lambda: attacked.operator and attacked.operator.idle)
         await attacked.quiet()
         assert attacked.writes() == []
 
