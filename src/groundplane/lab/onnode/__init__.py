@@ -32,6 +32,9 @@ FOLDER_ENV = "GROUNDPLANE_SIMULATED_HOST"
 FOLDER = "/run/groundplane"
 """Where the node's description and its simulated files are, in every container."""
 
+ROOT_ENV = "GROUNDPLANE_SIMULATED_ROOT"
+"""Overrides `/` as the root of the container's own files, for tests."""
+
 SPEED_ENV = "GROUNDPLANE_SIMULATED_SPEED"
 """How many times as fast as real time the stand-ins' own waits pass."""
 

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from ...node.hostroot import HostRoot, write_atomic
 from ..host import HOST_DRIVER_FILES, Gpu, SimulatedHost
 from ..programs import CommandNotFoundError, Container, ContainerContext, Handler, Program
 from ..standins import node_features
@@ -16,16 +17,7 @@ _NOTHING = ("", "void", "none")
 
 
 class NodeContainer(Container):
-    """The container this process runs in; paths are its own."""
-
-    def path(self, path: str) -> Path:
-        """The path itself."""
-        return Path("/", path)
-
-    def names_in(self, folder: str) -> list[str]:
-        """Names in a folder."""
-        real = self.path(folder)
-        return sorted(entry.name for entry in real.iterdir()) if real.is_dir() else []
+    """The container this process runs in: mounts are the kernel's business, so every path is below the one root."""
 
     @property
     def node_name(self) -> str:
@@ -52,7 +44,8 @@ class NodeContainer(Container):
         text = "".join(f"{key}={value}\n" for key, value in sorted(labels.items()))
         if file.exists() and file.read_text() == text:
             return 0
-        ContainerContext(self, (), out=lambda _: None).write(str(file), text)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, text)
         return len(labels)
 
 
@@ -78,18 +71,17 @@ async def _execute(ctx: ContainerContext) -> int:
     return process.returncode if process.returncode is not None else 1
 
 
-def driver_injected(root: Path = Path("/")) -> bool:
+def driver_injected(root: HostRoot) -> bool:
     """Whether the driver's libraries are among the container's own files, where only a mount can have put them."""
-    libraries = [path for path in (*DRIVER_FILES, *HOST_DRIVER_FILES) if "/libcuda.so" in path]
-    return any((root / path.lstrip("/")).exists() for path in libraries)
+    return any(root.exists(path) for path in (*DRIVER_FILES, *HOST_DRIVER_FILES) if "/libcuda.so" in path)
 
 
-def visible_gpus(host: SimulatedHost, env: Mapping[str, str], root: Path = Path("/")) -> tuple[Gpu, ...]:
+def visible_gpus(host: SimulatedHost, env: Mapping[str, str], root: HostRoot) -> tuple[Gpu, ...]:
     """The GPUs that were given to the container: those with a device node, else those that the environment names.
 
     NVIDIA_VISIBLE_DEVICES counts only where the runtime has brought the driver (contracts/toolkit-cdi.md 1.2).
     """
-    present = tuple(gpu for gpu in host.gpus if (root / gpu.device_node.lstrip("/")).exists())
+    present = tuple(gpu for gpu in host.gpus if root.exists(gpu.device_node))
     if present or not driver_injected(root):
         return present
     value = env.get("NVIDIA_VISIBLE_DEVICES", "")

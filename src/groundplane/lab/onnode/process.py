@@ -20,15 +20,13 @@ from ..nodes import NodeFileError
 from ..programs import ApiClient, ContainerContext, Image, Program
 from ..standins import node_features
 from ..status import StatusError
-from . import FOLDER, FOLDER_ENV, IMAGE_ENV, REFERENCE_ENV, SPEED_ENV, apiclient, container, host
-
-SERVICE_ACCOUNT_ENV = "GROUNDPLANE_SERVICE_ACCOUNT_DIR"
-"""Overrides the folder of the service account's token, for tests."""
+from . import FOLDER, FOLDER_ENV, IMAGE_ENV, REFERENCE_ENV, ROOT_ENV, SPEED_ENV, apiclient, container, host
 
 _MISUSE, _NOT_FOUND = 2, 127
 _OWN: Mapping[str, Program] = {**images.INJECTED, "node-features": node_features.program}
 """Programs that belong to no image of the lab's."""
 
+_SOCKET = "/run/containerd/containerd.sock"
 _SHOW_MODULES = "nvidia-driver"
 _MS_BIND, _MS_REC = 0x1000, 0x4000
 
@@ -43,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     image, program = found
     try:
         context = _context((name, *argv[1:]), env, image)
-        if name == _SHOW_MODULES:
+        if name == _SHOW_MODULES and ROOT_ENV not in env:
             _show_modules(context)
     except (HostError, NodeFileError, ValueError) as error:
         return _fail(f"{name}: {error}", _MISUSE)
@@ -65,14 +63,14 @@ def _program(name: str, env: Mapping[str, str]) -> tuple[Image, Program] | None:
 
 
 def _context(argv: tuple[str, ...], env: Mapping[str, str], image: Image) -> ContainerContext:
-    folder = Path(env.get(FOLDER_ENV) or FOLDER)
-    machine, runtime_socket = Path("/host"), Path(env.get("RUNTIME_SOCKET") or "/run/containerd/containerd.sock")
+    root = HostRoot(env.get(ROOT_ENV) or "/")
+    machine, runtime_socket = root.path("/host"), root.path(env.get("RUNTIME_SOCKET") or _SOCKET)
     simulated = host.attach(
-        folder,
+        Path(env.get(FOLDER_ENV) or FOLDER),
         machine=machine if (machine / "etc").is_dir() else None,
         runtime_socket=runtime_socket if runtime_socket.exists() else None,
     )
-    account = Path(env.get(SERVICE_ACCOUNT_ENV) or SERVICE_ACCOUNT_DIR)
+    account = root.path(str(SERVICE_ACCOUNT_DIR))
     made = container.NodeContainer(
         host=simulated,
         api=_api(env, account),
@@ -81,9 +79,9 @@ def _context(argv: tuple[str, ...], env: Mapping[str, str], image: Image) -> Con
         pod={"metadata": {"name": container.hostname(), "namespace": container.namespace(env, account)}, "spec": {}},
         spec={"name": argv[0], "image": env.get(REFERENCE_ENV, "")},
         image=image,
-        rootfs=HostRoot("/"),
-        gpus=container.visible_gpus(simulated, env),
-        driver_injected=container.driver_injected(),
+        rootfs=root,
+        gpus=container.visible_gpus(simulated, env, root),
+        driver_injected=container.driver_injected(root),
         env=env,
     )
     return ContainerContext(made, argv, out=_writer(sys.stdout.buffer), err=_writer(sys.stderr.buffer))

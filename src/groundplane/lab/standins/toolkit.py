@@ -61,13 +61,13 @@ async def run(ctx: ContainerContext) -> int:
     root = ctx.env.get("TOOLKIT_INSTALL_DIR") or ctx.env.get("ROOT") or "/usr/local/nvidia"
     pid_file = ctx.env.get("TOOLKIT_PID_FILE", "/run/nvidia/toolkit/toolkit.pid")
     ctx.write(pid_file, "1\n")
-    nri = ctx.flag("ENABLE_NRI_PLUGIN")
+    nri, imported = ctx.flag("ENABLE_NRI_PLUGIN"), False
     try:
         _install(ctx, root)
         if ctx.flag("CDI_ENABLED"):
             _write_cdi(ctx)
         if not nri:
-            configure(ctx, root)
+            imported = configure(ctx, root)
     except ToolkitError as error:
         ctx.error(f"nvidia-toolkit: {error}")
         return 1
@@ -79,7 +79,7 @@ async def run(ctx: ContainerContext) -> int:
     finally:
         ctx.host.nri_plugins.discard(NRI_NAME)
     if not nri:
-        revert(ctx)
+        revert(ctx, imported)
     ctx.remove(pid_file)
     return 0
 
@@ -103,8 +103,11 @@ def _write_cdi(ctx: ContainerContext) -> None:
     ctx.write(f"{folder}/management.nvidia.com-gpu.json", text)
 
 
-def configure(ctx: ContainerContext, root: str) -> None:
-    """Add the handlers to the configuration of the host's runtime and restart it."""
+def configure(ctx: ContainerContext, root: str) -> bool:
+    """Add the handlers to the configuration of the host's runtime and restart it.
+
+    Whether the person's own file had to be made to import the drop-in's folder.
+    """
     runtime = ctx.env.get("RUNTIME", "docker")
     if runtime not in _WRITERS:
         raise ToolkitError(f"invalid runtime {runtime!r}; expected one of {', '.join(_WRITERS)}")
@@ -112,19 +115,20 @@ def configure(ctx: ContainerContext, root: str) -> None:
     name = ctx.env.get("CONTAINERD_RUNTIME_CLASS") or "nvidia"
     if name not in binaries:
         binaries = {name: binaries["nvidia"], **{key: value for key, value in binaries.items() if key != "nvidia"}}
-    _WRITERS[runtime](ctx, binaries)
+    imported = _WRITERS[runtime](ctx, binaries)
     ctx.container.restart_runtime()
     ctx.log(f"configured {runtime} with handlers {', '.join(binaries)} and restarted it")
+    return imported
 
 
-def revert(ctx: ContainerContext) -> None:
-    """Take the handlers out again and restart the runtime."""
+def revert(ctx: ContainerContext, imported: bool) -> None:
+    """Take the handlers out again, and the import if `configure` put it there, and restart the runtime."""
     runtime = ctx.env.get("RUNTIME", "docker")
     if runtime == "docker":
         _docker(ctx, {})
     else:
         ctx.remove(_drop_in(ctx, runtime))
-        if runtime == "containerd":
+        if imported:
             _write_imports(ctx, add=False)
     ctx.container.restart_runtime()
     ctx.log(f"removed the handlers from {runtime} and restarted it")
@@ -135,7 +139,7 @@ def _drop_in(ctx: ContainerContext, runtime: str) -> str:
     return ctx.env.get("RUNTIME_DROP_IN_CONFIG") or default[runtime]
 
 
-def _containerd(ctx: ContainerContext, binaries: dict[str, str]) -> None:
+def _containerd(ctx: ContainerContext, binaries: dict[str, str]) -> bool:
     runtime, options = _runc(ctx)
     lines = ["version = 3", "", f"[{_CRI}]", "  enable_cdi = true"]
     for name, binary in binaries.items():
@@ -143,7 +147,7 @@ def _containerd(ctx: ContainerContext, binaries: dict[str, str]) -> None:
         lines += ["", f"[{table}]", *_values({"runtime_type": "io.containerd.runc.v2"} | runtime)]
         lines += [f"[{table}.options]", *_values(options | {"BinaryName": binary})]
     ctx.write(_drop_in(ctx, "containerd"), "\n".join(lines) + "\n")
-    _write_imports(ctx, add=True)
+    return _write_imports(ctx, add=True)
 
 
 def _runc(ctx: ContainerContext) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -169,7 +173,8 @@ def _containerd_config(ctx: ContainerContext) -> dict[str, Any]:
         raise ToolkitError(f"{path} is malformed: {error}; fix it, it was left as it is") from error
 
 
-def _write_imports(ctx: ContainerContext, *, add: bool) -> None:
+def _write_imports(ctx: ContainerContext, *, add: bool) -> bool:
+    """Add or remove the import of the drop-in's folder; whether the file changed."""
     path = ctx.env.get("RUNTIME_CONFIG", "/etc/containerd/config.toml")
     real = ctx.path(path)
     text = real.read_text() if real.exists() else "version = 3\n"
@@ -177,28 +182,31 @@ def _write_imports(ctx: ContainerContext, *, add: bool) -> None:
     pattern = posixpath.dirname(host_path) + "/*.toml"
     imports = list(_containerd_config(ctx).get("imports", []))
     if (pattern in imports) == add:
-        return
+        return False
     imports = [*imports, pattern] if add else [item for item in imports if item != pattern]
     lines = [line for line in text.splitlines() if not line.startswith("imports")]
     if imports:
         lines.insert(0, f"imports = {json.dumps(imports)}")
     ctx.write(path, "\n".join(lines) + "\n")
+    return True
 
 
-def _crio(ctx: ContainerContext, binaries: dict[str, str]) -> None:
+def _crio(ctx: ContainerContext, binaries: dict[str, str]) -> bool:
     lines: list[str] = []
     for name, binary in binaries.items():
         lines += [f"[crio.runtime.runtimes.{name}]", f'runtime_path = "{binary}"', 'runtime_type = "oci"', ""]
     ctx.write(_drop_in(ctx, "crio"), "\n".join(lines))
+    return False
 
 
-def _docker(ctx: ContainerContext, binaries: dict[str, str]) -> None:
+def _docker(ctx: ContainerContext, binaries: dict[str, str]) -> bool:
     path = ctx.env.get("RUNTIME_CONFIG", "/etc/docker/daemon.json")
     real = ctx.path(path)
     document = json.loads(real.read_text()) if real.exists() else {}
     runtimes = {name: table for name, table in document.get("runtimes", {}).items() if name not in HANDLERS}
     document["runtimes"] = runtimes | {name: {"path": binary, "args": []} for name, binary in binaries.items()}
     ctx.write(path, json.dumps(document, indent=4) + "\n")
+    return False
 
 
 _WRITERS = {"containerd": _containerd, "crio": _crio, "docker": _docker}
