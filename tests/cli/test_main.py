@@ -21,7 +21,7 @@ def test_help_lists_every_command_with_its_line() -> None:
 def test_every_command_of_the_table_exists_under_its_name(name: str) -> None:
     result = CliRunner().invoke(cli.main, [name, "--help"])
     assert result.exit_code == 0, result.output
-    if name != "operator":  # its own parser answers, on the real standard output
+    if name not in ("operator", "manage-crds"):  # their own parsers answer, on the real standard output
         assert f"main {name}" in result.output
 
 

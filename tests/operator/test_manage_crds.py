@@ -227,36 +227,59 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         manage_crds.load(str(tmp_path))
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
+# --- the executable ---------------------------------------------------------------------------------------------------
 
 
-async def command(lab: Lab, tmp_path: Path, *words: str) -> Any:
+async def program(lab: Lab, tmp_path: Path, *words: str) -> int:
     kubeconfig = str(lab.kubeconfig(tmp_path / "kubeconfig"))
-    return await asyncio.to_thread(CliRunner().invoke, cli.main, ["manage-crds", *words, "--kubeconfig", kubeconfig])
+    return await asyncio.to_thread(manage_crds.main, [*words, "--kubeconfig", kubeconfig])
 
 
-async def test_the_command_applies_and_deletes(lab: Lab, client: Client, tmp_path: Path) -> None:
+async def test_the_program_applies_and_deletes(
+    lab: Lab, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "crds.yaml"
     file.write_text(yaml.safe_dump(widget()))
-    assert (await command(lab, tmp_path, "apply")).output == f"{NAME}: unchanged\n"
-    assert (await command(lab, tmp_path, "apply", f"--filepath={file}")).output == "widgets.example.com: created\n"
-    result = await command(lab, tmp_path, "delete", f"--filepath={file}", "--timeout=30")
-    assert (result.exit_code, result.output) == (0, "widgets.example.com: deleted\n")
+    assert await program(lab, tmp_path, "apply") == 0
+    assert capsys.readouterr().out == f"{NAME}: unchanged\n"
+    assert await program(lab, tmp_path, "apply", f"--filepath={file}") == 0
+    assert capsys.readouterr().out == "widgets.example.com: created\n"
+    assert await program(lab, tmp_path, "delete", f"--filepath={file}", "--timeout=30") == 0
+    assert capsys.readouterr().out == "widgets.example.com: deleted\n"
     assert established(await live(client))
 
 
-async def test_the_command_fails_with_the_reason(lab: Lab, tmp_path: Path) -> None:
-    missing = await command(lab, tmp_path, "apply", "--filepath=/nowhere")
-    assert missing.exit_code == 1
-    assert "/nowhere" in missing.output
+async def test_the_program_fails_with_the_reason(lab: Lab, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await program(lab, tmp_path, "apply", "--filepath=/nowhere") == 1
+    assert "/nowhere" in capsys.readouterr().err
     bad = tmp_path / "bad.yaml"
     bad.write_text(yaml.safe_dump(widget(scope="Everywhere")))
-    refused = await command(lab, tmp_path, "apply", f"--filepath={bad}")
-    assert refused.exit_code == 1
-    assert "scope" in refused.output
+    assert await program(lab, tmp_path, "apply", f"--filepath={bad}") == 1
+    assert "scope" in capsys.readouterr().err
 
 
-def test_the_command_tells_a_cluster_that_cannot_be_reached(tmp_path: Path) -> None:
-    result = CliRunner().invoke(cli.main, ["manage-crds", "apply", "--kubeconfig", str(tmp_path / "none")])
-    assert result.exit_code == 1
-    assert "none" in result.output
+def test_the_program_tells_a_cluster_that_cannot_be_reached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert manage_crds.main(["apply", "--kubeconfig", str(tmp_path / "none")]) == 1
+    assert str(tmp_path / "none") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "ACTION"),
+        (["replace"], "'apply', 'delete'"),
+        (["apply", "--timeout=soon"], "such as 60"),
+        (["apply", "x"], "x"),
+    ],
+)
+def test_misuse_is_told(words: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        manage_crds.main(words)
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+def test_the_command_is_the_program() -> None:
+    result = CliRunner().invoke(cli.main, ["manage-crds", "apply", "--filepath=/nowhere", "--help"])
+    assert result.exit_code == 0
+    assert "--filepath" in result.output

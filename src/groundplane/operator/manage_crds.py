@@ -1,11 +1,14 @@
-"""Bring custom resource definitions up to date, or delete them: what the chart's hooks run (contract 6).
+"""The ``manage-crds`` executable: brings custom resource definitions up to date, or deletes them (contract 6).
 
-Helm installs definitions and never touches them again, so an upgraded operator would meet an old schema, by which the
-API server silently drops new fields. :func:`apply` closes that gap: after it each definition holds exactly what is
-wanted, whoever wrote it before, and the API server serves it. What a definition means is ``api/crd.py``'s.
+The chart's hooks run it. Helm does not touch definitions at an upgrade, so an upgraded operator would meet an old
+schema, by which the API server silently drops new fields. :func:`apply` closes that gap: after it each definition holds
+exactly what is wanted, whoever wrote it before, and the API server serves it. What a definition means is
+``api/crd.py``'s.
 """
 
+import argparse
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,10 +16,12 @@ from typing import Any, Final
 
 import yaml
 
+from .. import __version__
 from ..api import crd
 from ..cluster import kinds
 from ..cluster.client import Client
-from ..cluster.errors import Conflict, NotFound
+from ..cluster.config import Config
+from ..cluster.errors import ClusterError, Conflict, NotFound
 
 Document = dict[str, Any]
 Tell = Callable[[str], None]
@@ -231,3 +236,62 @@ async def _gone(client: Client, name: str, timeout_s: float) -> None:
                 f"(kubectl get {name} -o yaml)"
             )
         await asyncio.sleep(POLL_S)
+
+
+# --- the executable ---------------------------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``manage-crds``; the exit status. 1 with the reason on standard error, :class:`SystemExit` for misuse."""
+    flags = _parser().parse_args(sys.argv[1:] if argv is None else argv)
+    try:
+        definitions = [each for path in flags.filepath for each in load(path)] or shipped()
+        asyncio.run(_run(flags, Config.detect(kubeconfig=flags.kubeconfig), definitions))
+    except (DefinitionsError, ClusterError, OSError) as error:
+        sys.stderr.write(f"manage-crds: {error}\n")
+        return 1
+    return 0
+
+
+async def _run(flags: argparse.Namespace, config: Config, definitions: Sequence[Document]) -> None:
+    action = {"apply": apply, "delete": delete}[flags.action]
+    async with Client(config, user_agent=f"manage-crds/{__version__}") as client:
+        await action(client, definitions, tell=lambda text: print(text, flush=True), timeout_s=flags.timeout)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="manage-crds",
+        description="Brings the custom resource definitions of a cluster up to date, or deletes them.",
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, text in (
+        ("apply", "create each definition or make it so, and wait until the API server serves it"),
+        ("delete", "delete each definition with every object of its kind, and wait until all is gone"),
+    ):
+        action = actions.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False)
+        action.add_argument(
+            "--filepath",
+            action="append",
+            default=[],
+            metavar="PATH",
+            help="a file or folder of definitions; may be repeated [those of this version of the operator]",
+        )
+        action.add_argument(
+            "--timeout", type=_seconds, default=TIMEOUT_S, metavar="SECONDS", help=f"how long to wait [{TIMEOUT_S:g}]"
+        )
+        action.add_argument(
+            "--kubeconfig", metavar="FILE", help="how to reach the cluster [KUBECONFIG, else in-cluster]"
+        )
+    return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds such as 60")
+    return seconds
