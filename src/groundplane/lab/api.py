@@ -552,7 +552,11 @@ class Api:
         writer = Writer(manager or "groundplane-lab", managers.UPDATE, res.api_version, subresource)
         now = objects.timestamp(self.clock.now())
         schema = self.registry.schema(res)
-        if managed := managers.after_update(old, document, schema, writer, now):
+        try:
+            managed = managers.after_update(old, document, schema, writer, now)
+        except ValueError:  # a list whose items have no keys, which validation is about to say
+            return
+        if managed:
             document["metadata"]["managedFields"] = managed
         else:
             document["metadata"].pop("managedFields", None)
@@ -563,7 +567,7 @@ class Api:
         """Return `sent` typed and pruned; raises the 400 of a wrong type or, when strict, of unknown fields."""
         kind, version = sent.get("kind") or res.kind, sent.get("apiVersion") or res.api_version
         if (kind, version) != (res.kind, res.api_version):
-            raise _wrong_type(res, kind, version)
+            raise _wrong_type(res, sent, kind, version)
         decoder = Decoder()
         try:
             document: Document = decoder.clean(
@@ -714,7 +718,10 @@ def _go_type(value: Any) -> str:
     return "object" if isinstance(value, dict) else "string" if isinstance(value, str) else "number"
 
 
-def _wrong_type(res: Resource, kind: str, version: str) -> status.StatusError:
+def _wrong_type(res: Resource, sent: Document, kind: str, version: str) -> status.StatusError:
+    if res.custom and version == res.api_version:
+        name = (sent.get("metadata") or {}).get("name", "")
+        return status.invalid(kind, res.group, name, [objects.invalid("kind", kind, f"must be {res.kind}")])
     if kind == res.kind:
         text = f"the API version in the data ({version}) does not match the expected API version ({res.api_version})"
         return status.bad_request(text)

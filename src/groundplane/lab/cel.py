@@ -10,10 +10,10 @@ between two versions.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .objects import invalid
+from .objects import invalid, quoted
 from .status import Cause
 
 _TOKEN = re.compile(
@@ -71,18 +71,38 @@ class _Evaluation:
             raise CelError(f"expected {text!r}, found {self._tokens[self._at][1]!r}")
 
     def _or(self) -> Any:
-        value = self._and()
-        while self._accept("||"):
-            right = self._and()
-            value = bool(value) or bool(right)
-        return value
+        return self._joined("||", self._and, decides=True)
 
     def _and(self) -> Any:
-        value = self._comparison()
-        while self._accept("&&"):
-            right = self._comparison()
-            value = bool(value) and bool(right)
-        return value
+        return self._joined("&&", self._comparison, decides=False)
+
+    def _joined(self, operator: str, part: Callable[[], Any], *, decides: bool) -> Any:
+        """Evaluate parts joined by || or &&: one that decides the outcome makes up for others that fail."""
+        outcomes = [self._guarded(part)]
+        while self._accept(operator):
+            outcomes.append(self._guarded(part))
+        if len(outcomes) > 1 and not self._dry:
+            truths = [item if isinstance(item, CelError) else bool(item) for item in outcomes]
+            failed = next((item for item in truths if isinstance(item, CelError)), None)
+            outcomes = [decides if decides in truths else failed or (not decides)]
+        if isinstance(outcomes[0], CelError):
+            raise outcomes[0]
+        return outcomes[0]
+
+    def _guarded(self, part: Callable[[], Any]) -> Any:
+        """Return a part's value, or the error of its evaluation; either way it is read to its end."""
+        if self._dry:
+            return part()
+        start = self._at
+        self._dry = True
+        part()
+        end, self._at, self._dry = self._at, start, False
+        try:
+            return part()
+        except CelError as error:
+            return error
+        finally:
+            self._at = end
 
     def _comparison(self) -> Any:
         left = self._unary()
@@ -219,7 +239,18 @@ def problems(rules: Mapping[str, Any], value: Any, old: Any, path: str) -> Itera
             continue
         if not holds:
             where = path + entry.get("fieldPath", "")
-            yield invalid(where, _kind(value), entry.get("message") or f"failed rule: {rule}")
+            text = entry.get("message") or f"failed rule: {rule}"
+            yield _failed(entry.get("reason") or "FieldValueInvalid", where, value, text)
+
+
+def _failed(reason: str, path: str, value: Any, text: str) -> Cause:
+    """Return the cause of a rule that does not hold, which may choose among a few reasons."""
+    words = {"FieldValueForbidden": "Forbidden", "FieldValueRequired": "Required value"}
+    if reason in words:
+        return Cause(reason, f"{words[reason]}: {text}", path)
+    if reason == "FieldValueDuplicate":
+        return Cause(reason, f"Duplicate value: {quoted(_kind(value))}", path)
+    return invalid(path, _kind(value), text)
 
 
 def _kind(value: Any) -> Any:

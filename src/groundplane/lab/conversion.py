@@ -1,6 +1,8 @@
-"""Events in two shapes: `events.k8s.io/v1` and core `v1` Events are the same stored objects.
+"""Objects in several shapes: Events in two groups, and custom resources in the versions of their definition.
 
-Everything is stored in the core shape; `to_storage` and `outgoing` translate at the edge. All other kinds pass through.
+`events.k8s.io/v1` and core `v1` Events are the same objects, stored in the core shape. The versions of a custom
+resource differ in their apiVersion alone (conversion strategy None) and are stored in the storage version.
+`to_storage` and `outgoing` translate at the edge. All other kinds pass through.
 """
 
 from __future__ import annotations
@@ -23,11 +25,14 @@ _BACK = {core: new for new, core in _RENAMED.items()}
 
 def converts(res: Resource) -> bool:
     """Whether the resource's documents differ from the stored ones."""
-    return res.stored_as is not None
+    return res.stored_as is not None or bool(res.stored_version)
 
 
 def outgoing(res: Resource, document: Document) -> Document:
     """Return a stored document as the resource shows it."""
+    if res.stored_version:
+        same = document["apiVersion"] == res.api_version
+        return document if same else {**document, "apiVersion": res.api_version}
     if res.stored_as is None:
         return document
     return {**{_BACK.get(key, key): value for key, value in document.items()}, "apiVersion": res.api_version}
@@ -35,6 +40,8 @@ def outgoing(res: Resource, document: Document) -> Document:
 
 def to_storage(res: Resource, document: Document) -> Document:
     """Return a typed document in the shape it is stored in."""
+    if res.stored_version:
+        return {**document, "apiVersion": f"{res.group}/{res.stored_version}"}
     if res.stored_as is None:
         return document
     core = resources.EVENTS.api_version

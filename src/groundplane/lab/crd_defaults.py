@@ -1,4 +1,7 @@
-"""Defaults of custom resources: values that the definition's schema gives for missing fields."""
+"""Defaults of custom resources: values that the definition's schema gives for missing fields.
+
+A null counts as missing unless the field may be null; without a default it is dropped.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,9 @@ def _object(schema: Schema, value: Document, root: bool) -> Document:
         held = result.get(key)
         if "default" in rules and (key not in result or (held is None and not field.schema.nullable)):
             result[key] = _fill(field.schema, objects.copy(rules["default"]))
-        elif held is not None:
+        elif held is None:
+            if key in result and not field.schema.nullable:
+                del result[key]
+        else:
             result[key] = _fill(field.schema, held)
     return _same_or(value, result)

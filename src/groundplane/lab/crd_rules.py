@@ -2,7 +2,7 @@
 
 Covered: types, required, enum, pattern, minimum/maximum (exclusive too), multipleOf, lengths, item and property counts,
 unique list keys, formats the server checks, int-or-string, nullable, oneOf/anyOf/allOf/not. CEL rules
-(`x-kubernetes-validations`) are handled by `lab/cel.py`.
+(`x-kubernetes-validations`) are evaluated by `lab/cel.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from . import cel
-from .objects import duplicate, invalid, not_supported, quoted, required
+from .objects import duplicate, invalid, quoted, required
 from .schema import types
 from .schema.types import Schema
 from .status import Cause
@@ -29,8 +29,60 @@ _NAMES = {
 }
 
 
-def problems(schema: Schema, value: Any, old: Any, path: str = "") -> Iterator[Cause]:
-    """Yield every broken rule below a value. `old` is the stored value, for transition rules."""
+_BLOCKING = frozenset(
+    f"FieldValue{reason}" for reason in ("NotSupported", "Required", "TooLong", "TooMany", "TypeInvalid")
+)
+_UNCHECKED = (
+    "some validation rules were not checked because the object was invalid; correct the existing errors to complete "
+    "validation"
+)
+
+
+def problems(schema: Schema, document: Any, before: Any) -> list[Cause]:
+    """Return everything that is wrong with an object; `before` is the stored one, for transition rules.
+
+    CEL rules are only evaluated on objects that are otherwise right enough for them.
+    """
+    causes = list(_problems(schema, document, _ABSENT if before is None else before, ""))
+    if not any(cause.reason in _BLOCKING for cause in causes):
+        causes += _rule_problems(schema, document, before, "")
+    elif _has_rules(schema.rules or {}):
+        causes.append(invalid("<nil>", None, _UNCHECKED))
+    return causes
+
+
+def _has_rules(node: Rules) -> bool:
+    if node.get("x-kubernetes-validations"):
+        return True
+    below = [*(node.get("properties") or {}).values(), node.get("items"), node.get("additionalProperties")]
+    return any(_has_rules(item) for item in below if isinstance(item, Mapping))
+
+
+def _rule_problems(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Cause]:
+    """Yield the CEL rules that do not hold on values that are new."""
+    if value is None or value == old:
+        return
+    yield from cel.problems(schema.rules or {}, value, old, path)
+    if isinstance(value, dict):
+        before = old if isinstance(old, dict) else {}
+        for key, item in value.items():
+            if schema.child(key) is not types.ANY_SCHEMA and (path or key not in _SERVERS):
+                yield from _rule_problems(schema.child(key), item, before.get(key), _join(path, key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _rule_problems(schema.items, item, None, f"{path}[{index}]")
+
+
+_SERVERS = ("metadata", "apiVersion", "kind")
+
+
+_ABSENT = object()
+
+
+def _problems(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Cause]:
+    """Yield every broken rule below a value. What is as it was (`old`) was accepted once and may stay."""
+    if value == old and old is not _ABSENT:
+        return
     if value is None:
         if not schema.nullable:
             yield _type_error(path, value, _wanted(schema))
@@ -42,7 +94,6 @@ def problems(schema: Schema, value: Any, old: Any, path: str = "") -> Iterator[C
     for check in _CHECKS:
         yield from check(rules, value, path)
     yield from _combined(rules, value, path)
-    yield from cel.problems(rules, value, old, path)
     yield from _children(schema, value, old, path)
 
 
@@ -53,19 +104,19 @@ def _children(schema: Schema, value: Any, old: Any, path: str) -> Iterator[Cause
             if name not in value:
                 yield required(_join(path, name))
         for key, item in value.items():
-            if not path and key in ("metadata", "apiVersion", "kind"):
+            if not path and key in _SERVERS:
                 continue
             child = schema.child(key)
             if child is not types.ANY_SCHEMA:
-                yield from problems(child, item, before.get(key), _join(path, key, schema.type == types.MAP))
+                yield from _problems(child, item, before.get(key, _ABSENT), _join(path, key))
     elif isinstance(value, list):
         yield from _list_keys(schema, value, path)
         for index, item in enumerate(value):
-            yield from problems(schema.items, item, None, f"{path}[{index}]")
+            yield from _problems(schema.items, item, _ABSENT, f"{path}[{index}]")
 
 
-def _join(path: str, key: str, is_map: bool = False) -> str:
-    return f"{path}[{key}]" if is_map and path else f"{path}.{key}" if path else key
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
 
 
 def _list_keys(schema: Schema, value: list[Any], path: str) -> Iterator[Cause]:
@@ -114,7 +165,8 @@ def _type_error(path: str, value: Any, wanted: str) -> Cause:
 def _enum(rules: Rules, value: Any, path: str) -> Iterator[Cause]:
     choices = rules.get("enum")
     if choices and value not in choices:
-        yield not_supported(path, value, tuple(str(choice) for choice in choices))
+        texts = ", ".join(quoted(str(choice)) for choice in choices)
+        yield Cause("FieldValueNotSupported", f"Unsupported value: {quoted(value)}: supported values: {texts}", path)
 
 
 def _strings(rules: Rules, value: Any, path: str) -> Iterator[Cause]:
@@ -129,7 +181,8 @@ def _strings(rules: Rules, value: Any, path: str) -> Iterator[Cause]:
         yield invalid(path, value, f"{path} in body should be at least {rules['minLength']} chars long")
     known = _FORMATS.get(rules.get("format", ""))
     if known is not None and not known.fullmatch(value):
-        yield invalid(path, value, f'{path} in body must be of type {rules["format"]}: "{value}"')
+        text = f'{path} in body must be of type {rules["format"]}: "{value}"'
+        yield Cause("FieldValueTypeInvalid", f"Invalid value: {quoted(value)}: {text}", path)
 
 
 def _matches(pattern: str, value: str) -> bool:
@@ -177,7 +230,7 @@ def _sizes(rules: Rules, value: Any, path: str) -> Iterator[Cause]:
     if low is not None and len(value) < low:
         yield invalid(path, len(value), f"{path} in body should have at least {low} {what}")
     if high is not None and len(value) > high:
-        yield Cause("FieldValueTooMany", f"Too many: {len(value)}: must have at most {high} {what}", path)
+        yield Cause("FieldValueTooMany", f"Too many: {len(value)}: must have at most {high} items", path)
 
 
 _CHECKS: tuple[Callable[[Rules, Any, str], Iterator[Cause]], ...] = (_enum, _strings, _numbers, _sizes)

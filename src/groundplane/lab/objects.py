@@ -203,7 +203,7 @@ def quoted(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str):
         return msgspec.json.encode(value).decode()
-    if isinstance(value, dict | list):
+    if value is None or isinstance(value, dict | list):
         return msgspec.json.encode(value).decode()
     return str(value)
 

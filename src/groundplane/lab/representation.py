@@ -93,9 +93,10 @@ def _list(res: Resource, page: Page) -> Iterator[bytes]:
 def _item(res: Resource, item: Stored, prefix: bytes) -> bytes:
     """Items of built-in lists have no kind and apiVersion of their own."""
     if conversion.converts(res):
-        return encode(
-            {k: v for k, v in conversion.outgoing(res, item.document).items() if k not in ("kind", "apiVersion")}
-        )
+        document = conversion.outgoing(res, item.document)
+        if not res.custom:
+            document = {key: value for key, value in document.items() if key not in ("kind", "apiVersion")}
+        return encode(document)
     raw = item.raw
     return b"{" + raw[len(prefix) :] if not res.custom and raw.startswith(prefix) else raw
 

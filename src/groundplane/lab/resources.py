@@ -39,6 +39,7 @@ class Resource(msgspec.Struct, frozen=True, eq=False):
     custom: bool = False
     columns: tuple[dict[str, Any], ...] = ()
     keeps_generation: bool = True
+    stored_version: str = ""
     selectable: tuple[str, ...] = ()
 
     @property

@@ -33,7 +33,7 @@ def problems(
     if res.custom:
         if before is not None and all(document.get(k) is before.get(k) for k in document if k != "metadata"):
             return []
-        return list(crd_rules.problems(api.registry.schema(res), document, before))
+        return crd_rules.problems(api.registry.schema(res), document, before)
     if subresource == "status":
         return []
     keys = (document.keys() | (before or {}).keys()) - _SKIPPED
