@@ -15,7 +15,7 @@ from msgspec import field
 from ..api import names
 from ..cluster import kinds
 from ..cluster.client import Client
-from ..cluster.errors import ClusterError
+from ..cluster.errors import ClusterError, NotFound
 from ..cluster.informer import Change, Informer
 from ..cluster.kinds import Kind
 from ..cluster.views import Meta, MetaView, NodeView, PodView
@@ -148,8 +148,11 @@ class Caches:
     @property
     def unsynced(self) -> list[str]:
         """What every cluster has and has not been listed yet, each with the reason where there is one."""
-        waiting = [informer for informer in self._base if not informer.synced]
-        return [f"{each.kind.resource}: {each.last_error or 'being listed'}" for each in waiting]
+        return [
+            f"{each.kind.resource}: {each.last_error or 'being listed'}{_hint(each)}"
+            for each in self._base
+            if not each.synced or isinstance(each.last_error, NotFound)
+        ]
 
     def _one(self, kind: Kind, name: str, namespace: str = "") -> Any:
         informer = self.optional.get(kind)
@@ -292,6 +295,13 @@ class Caches:
         informer = self._make(kind, view, **rest)
         informer.subscribe(lambda _: self.notify())
         return informer
+
+
+def _hint(informer: Informer[Any]) -> str:
+    """What to do about a resource that the API server does not serve."""
+    if not isinstance(informer.last_error, NotFound) or informer.kind is not kinds.CLUSTER_POLICY:
+        return ""
+    return "; its CRD is missing or does not serve v1: groundplane crds | kubectl apply --server-side -f -"
 
 
 def _place(informer: Informer[Any]) -> str:

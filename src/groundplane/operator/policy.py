@@ -34,6 +34,7 @@ from .nodes import NodeLabelling, NodeStore
 from .observe import LOOK_UP_S, Observer, Unknown
 from .retries import Backoff, Guard
 from .rollouts import Rollouts
+from .schema_check import SchemaCheck
 from .settings import Settings
 from .status import SEPARATOR, Blocked, Outcome, Warned
 
@@ -174,6 +175,7 @@ class Policies:
         self._rendered: tuple[ClusterPolicySpec, ClusterFacts, list[Rendered]] | None = None
         self._active: str | None = None
         self._waits_for_nodes = False
+        self._schema = SchemaCheck(client, caches.crds)
         self._lookout = Lookout(client, settings.namespace, clock=clock, denials=denials)
         self._observer = Observer(caches, settings, nodes.fleet)
         self._rollouts = Rollouts(
@@ -336,22 +338,25 @@ class Policies:
             self._waits_for_nodes = True
             return None
         self._measure(decoded, outcome, figure)
-        await self._report(document, decoded, outcome, self._warnings())
+        await self._report(document, decoded, outcome, await self._warnings())
         if retry is None:
             self._backoff.succeeded(name)
             waits = (self._caches.objects.expire(self._clock.monotonic()), self._lookout.next_s())
             retry = min((Requeue(each) for each in waits if each is not None), key=_soonest, default=None)
         return retry
 
-    def _warnings(self) -> list[Warned]:
-        """What is worth a condition beside the outcome."""
+    async def _warnings(self) -> list[Warned]:
+        """What is worth a condition beside the outcome, in the order of :data:`status.WARNINGS`."""
+        return [each for each in (await self._schema.warning(), self._nodes_warning()) if each is not None]
+
+    def _nodes_warning(self) -> Warned | None:
         unready = self._lookout.nodes(self._nodes.fleet.unready)
         if not unready:
-            return []
+            return None
         shown = [f"{name} ({causes.short(unready[name])})" for name in sorted(unready)[: causes.NODES_MAX]]
         more = f" and {len(unready) - len(shown)} more" if len(unready) > len(shown) else ""
         message = f"GPU nodes that are not Ready run no new operands: {', '.join(shown)}{more}"
-        return [Warned(status.GPU_NODES_NOT_READY, causes.NODE_NOT_READY, message)]
+        return Warned(status.GPU_NODES_NOT_READY, causes.NODE_NOT_READY, message)
 
     async def _pass(self, decoded: Decoded) -> Outcome:
         """One pass over the policy in force. Raises :class:`Ended` where it cannot go on, or must say what it may not.
