@@ -20,9 +20,14 @@ from ...node.hostroot import HostRoot, write_atomic
 from .. import nodes
 from ..host import HOST_DRIVER_FILES, HostError, SimulatedHost, configured_handlers, driver_file
 from ..nodes import NodeSpec
+from ..standins import toolkit
 from . import FOLDER
 
 SPEC = "node.yaml"
+BASE_SPEC = "/etc/containerd/base-spec.json"
+"""Where a test node has the OCI specification that containers start from."""
+
+_MACHINE = "host"
 _BOOTED = "/run/booted"
 _HANDLERS = "/run/runtime-handlers.json"
 _NRI = "/run/nri-plugins"
@@ -141,19 +146,30 @@ def attach(folder: Path, *, machine: Path | None = None, runtime_socket: Path | 
     found = nodes.load(file)
     if len(found) != 1:
         raise HostError(f"{file} describes {len(found)} nodes; it must describe the one that it lies on")
-    return NodeHost(HostRoot(folder / "host"), found[0], machine=machine, runtime_socket=runtime_socket)
+    return NodeHost(HostRoot(folder / _MACHINE), found[0], machine=machine, runtime_socket=runtime_socket)
 
 
 def node_files(spec: NodeSpec) -> dict[str, str]:
-    """The files a real node must have before its first pod, path to text: its description, and a host driver's.
+    """The files a real node must have before its services start, path to text; those in `/usr/bin` are executable.
 
-    Those below `/usr/bin` must be executable.
+    All have their description. A node with a driver of its own has that driver's files, and NVIDIA's runtime too, as
+    its administrator would install it: containerd must read `/etc/containerd/conf.d/*.toml` and have its containers'
+    base in `BASE_SPEC`. A toolkit that runs as a pod puts its own file beside that and takes it away again.
     """
-    described = msgspec.to_builtins(spec)
-    files = {f"{FOLDER}/{SPEC}": msgspec.json.encode({"nodes": [described]}).decode()}
-    if spec.host_driver:
-        files |= {path: driver_file(path, spec.host_driver) for path in HOST_DRIVER_FILES}
-    return files
+    files = {f"{FOLDER}/{SPEC}": msgspec.json.encode({"nodes": [msgspec.to_builtins(spec)]}).decode()}
+    return files | (_preinstalled(spec.host_driver) if spec.host_driver else {})
+
+
+def _preinstalled(version: str) -> dict[str, str]:
+    mounts = [(path, path) for path in HOST_DRIVER_FILES]
+    binaries = {handler: f"/usr/bin/{name}" for handler, name in toolkit.HANDLERS.items()}
+    loaded = f"{FOLDER}/{_MACHINE}{toolkit.LOADED}"
+    drop_in = toolkit.containerd_drop_in(binaries, {"base_runtime_spec": BASE_SPEC}, {"SystemdCgroup": False})
+    return {
+        **{path: driver_file(path, version) for path in HOST_DRIVER_FILES},
+        **{path: toolkit.runtime_script(path.rpartition("/")[2], mounts, loaded) for path in binaries.values()},
+        "/etc/containerd/conf.d/10-nvidia.toml": drop_in,
+    }
 
 
 def write_node_files(spec: NodeSpec, root: Path = Path("/")) -> None:

@@ -8,7 +8,7 @@ merging into a person's configuration is left to the real program.
 import json
 import posixpath
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..programs import ContainerContext
@@ -20,6 +20,7 @@ HANDLERS = {
     "nvidia-legacy": "nvidia-container-runtime.legacy",
 }
 FILES = (*HANDLERS.values(), "nvidia-ctk", "nvidia-cdi-hook", "nvidia-container-cli", "nvidia-container-runtime-hook")
+LOADED = "/sys/module/nvidia/refcnt"
 NRI_NAME = "nvidia-container-toolkit"
 _CRI_NAME = "io.containerd.cri.v1.runtime"
 _CRI = f'plugins."{_CRI_NAME}"'
@@ -85,12 +86,20 @@ async def run(ctx: ContainerContext) -> int:
 
 
 def _install(ctx: ContainerContext, root: str) -> None:
+    mounts, loaded = common.driver_mounts(ctx), str(ctx.host.root.path(LOADED))
     for name in FILES:
-        text = _RUNTIME if name in HANDLERS.values() else _TOOL
-        mounts = "".join(_oci_mount(*each) + "," for each in common.driver_mounts(ctx))
-        values = {"name": name, "mounts": mounts, "loaded": ctx.host.root.path("/sys/module/nvidia/refcnt")}
-        ctx.write(f"{root}/toolkit/{name}", text % values, mode=0o755)
+        text = runtime_script(name, mounts, loaded) if name in HANDLERS.values() else _TOOL % {"name": name}
+        ctx.write(f"{root}/toolkit/{name}", text, mode=0o755)
     ctx.log(f"installed {len(FILES)} files in {root}/toolkit")
+
+
+def runtime_script(name: str, mounts: Iterable[tuple[str, str]], loaded: str) -> str:
+    """A runtime for the host that brings mounts, (host path, container path), to containers that ask for GPUs.
+
+    It does so while `loaded`, a file of the host that stands for the driver's module, exists.
+    """
+    values = {"name": name, "mounts": "".join(_oci_mount(*each) + "," for each in mounts), "loaded": loaded}
+    return _RUNTIME % values
 
 
 def _write_cdi(ctx: ContainerContext) -> None:
@@ -140,14 +149,18 @@ def _drop_in(ctx: ContainerContext, runtime: str) -> str:
 
 
 def _containerd(ctx: ContainerContext, binaries: dict[str, str]) -> bool:
-    runtime, options = _runc(ctx)
+    ctx.write(_drop_in(ctx, "containerd"), containerd_drop_in(binaries, *_runc(ctx)))
+    return _write_imports(ctx, add=True)
+
+
+def containerd_drop_in(binaries: Mapping[str, str], runtime: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """A drop-in file that gives containerd handlers, each with its binary and otherwise as the runtime runc is."""
     lines = ["version = 3", "", f"[{_CRI}]", "  enable_cdi = true"]
     for name, binary in binaries.items():
         table = f"{_CRI}.containerd.runtimes.{name}"
-        lines += ["", f"[{table}]", *_values({"runtime_type": "io.containerd.runc.v2"} | runtime)]
-        lines += [f"[{table}.options]", *_values(options | {"BinaryName": binary})]
-    ctx.write(_drop_in(ctx, "containerd"), "\n".join(lines) + "\n")
-    return _write_imports(ctx, add=True)
+        lines += ["", f"[{table}]", *_values({"runtime_type": "io.containerd.runc.v2", **runtime})]
+        lines += [f"[{table}.options]", *_values({**options, "BinaryName": binary})]
+    return "\n".join(lines) + "\n"
 
 
 def _runc(ctx: ContainerContext) -> tuple[dict[str, Any], dict[str, Any]]:
