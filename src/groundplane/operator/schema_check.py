@@ -87,8 +87,8 @@ def judge(view: CrdView) -> Warned | None:
     by = f" (schema digest {digest})" if digest else ""
     text = (
         f"CustomResourceDefinition {CRD_NAME}{by} lacks fields that this operator knows; the API server drops them "
-        f"from every ClusterPolicy without a word: {', '.join(fields[:FIELDS_MAX])}{more}. Whether the policy was meant "
-        f"to set one of them can no longer be seen. {REMEDY}"
+        f"from every ClusterPolicy without a word: {', '.join(fields[:FIELDS_MAX])}{more}. Whether the policy was "
+        f"meant to set one of them can no longer be seen. {REMEDY}"
     )
     return Warned(status.SCHEMA_OUTDATED, FIELDS_MISSING, text)
 
