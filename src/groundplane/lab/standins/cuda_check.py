@@ -15,8 +15,8 @@ ELEMENTS = 4_096
 def missing_layer(ctx: ContainerContext) -> tuple[str, str] | None:
     """The lowest layer that is missing and what to look at, or None."""
     host = ctx.host
-    offered = ctx.container.driver_injected or host.nri_plugins or host.cdi_devices()
-    offered = offered or any(name.startswith("nvidia") for name in host.runtime_handlers)
+    handlers = any(name.startswith("nvidia") for name in host.runtime_handlers)
+    offered = handlers or ctx.container.driver_injected or host.nri_plugins or host.cdi_devices()
     checks = (
         (bool(host.gpus), "hardware", "the node has no NVIDIA GPU on its PCI bus"),
         (host.loaded("nvidia"), "driver", "the kernel module nvidia is not loaded; see the driver pod of this node"),
