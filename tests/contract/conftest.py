@@ -17,23 +17,34 @@ from groundplane.lab.cluster import DEFAULT_SPEED
 ENGINES = [pytest.param("lab"), pytest.param("kubernetes", marks=pytest.mark.real)]
 
 
-@pytest.fixture(scope="session", params=ENGINES, ids=NAMES)
-def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    if request.param == "lab":
-        with LabThread() as lab:
-            yield lab
-    else:
-        yield attached() or started(request.getfixturevalue("real_control_plane"))
+@pytest.fixture(scope="session")
+def lab() -> Iterator[Engine]:
+    with LabThread() as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def swift_lab() -> Iterator[Engine]:
+    with LabThread(speed=DEFAULT_SPEED) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def kubernetes(request: pytest.FixtureRequest) -> Engine:
+    return attached() or started(request.getfixturevalue("real_control_plane"))
 
 
 @pytest.fixture(scope="session", params=ENGINES, ids=NAMES)
-def swift_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest) -> Engine:
+    found: Engine = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(scope="session", params=ENGINES, ids=NAMES)
+def swift_engine(request: pytest.FixtureRequest) -> Engine:
     """As `engine`, but the lab's time runs fast: for controllers and scheduler, which let things wait."""
-    if request.param == "lab":
-        with LabThread(speed=DEFAULT_SPEED) as lab:
-            yield lab
-    else:
-        yield attached() or started(request.getfixturevalue("real_control_plane"))
+    found: Engine = request.getfixturevalue("swift_lab" if request.param == "lab" else request.param)
+    return found
 
 
 @pytest.fixture
