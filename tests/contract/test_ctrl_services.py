@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from contract.ctrl_plane import Document, Plane, condition
+from contract.ctrl_plane import Document, Plane
 
 
 def service(plane: Plane, **spec: Any) -> Document:
@@ -186,61 +186,3 @@ def test_account_and_certificate_come_back(plane: Plane) -> None:
     plane.until(lambda: plane.read("configmaps", "kube-root-ca.crt")["data"] == found["data"], "it to be mended")
     plane.remove("configmaps", "kube-root-ca.crt")
     plane.until(lambda: plane.get("configmaps", "kube-root-ca.crt"), "the certificate")
-
-
-def test_deletion_empties_a_namespace(plane: Plane) -> None:
-    plane.node("a")
-    template = plane.template("d", terminationGracePeriodSeconds=1)
-    selector = {"matchLabels": {"app": "d"}}
-    plane.make("daemonsets", "d", spec={"selector": selector, "template": template})
-    plane.make("deployments", "w", spec={"selector": selector, "template": template})
-    plane.make("configmaps", "c", data={"a": "b"})
-    service(plane)
-    plane.make("leases", "l", spec={"holderIdentity": "x"})
-    plane.until(lambda: len(plane.by_node("app=d")) == 1, "pods")
-    plane.remove("namespaces", plane.space)
-    namespace = plane.read("namespaces", plane.space)
-    assert namespace["status"]["phase"] == "Terminating"
-    refused = plane.api.create(plane.path("configmaps"), {"metadata": {"name": "late"}})
-    body = refused.fails(403, "Forbidden")
-    assert body["message"] == (
-        f'configmaps "late" is forbidden: unable to create new content in namespace {plane.space} '
-        "because it is being terminated"
-    )
-    assert body["details"]["causes"] == [
-        {
-            "reason": "NamespaceTerminating",
-            "message": f"namespace {plane.space} is being terminated",
-            "field": "metadata.namespace",
-        }
-    ]
-    with plane.kubelet():
-        plane.gone("namespaces", plane.space)
-    for plural in ("pods", "configmaps", "serviceaccounts", "deployments", "daemonsets", "leases", "services"):
-        assert plane.list(plural) == [], plural
-
-
-def test_a_finalizer_holds_a_namespace(plane: Plane) -> None:
-    plane.make("configmaps", "c", metadata={"finalizers": ["example.com/held"]})
-    plane.remove("namespaces", plane.space)
-
-    def held() -> Document | None:
-        found = condition(plane.read("namespaces", plane.space), "NamespaceFinalizersRemaining")
-        return found if found is not None and found["status"] == "True" else None
-
-    said = plane.until(held, "the condition")
-    assert said is not None
-    assert said["reason"] == "SomeFinalizersRemain"
-    assert said["message"] == (
-        "Some content in the namespace has finalizers remaining: example.com/held in 1 resource instances"
-    )
-    remaining = condition(plane.read("namespaces", plane.space), "NamespaceContentRemaining")
-    assert remaining is not None
-    assert (remaining["status"], remaining["reason"]) == ("True", "SomeResourcesRemain")
-    assert remaining["message"] == "Some resources are remaining: configmaps. has 1 resource instances"
-    done = condition(plane.read("namespaces", plane.space), "NamespaceDeletionContentFailure")
-    assert done is not None
-    assert (done["status"], done["reason"]) == ("False", "ContentDeleted")
-    assert plane.read("configmaps", "c")["metadata"]["deletionTimestamp"]
-    plane.change("configmaps", "c", {"metadata": {"finalizers": None}})
-    plane.gone("namespaces", plane.space)

@@ -13,6 +13,7 @@ from typing import Literal
 from ..resources import Resource
 from ..status import StatusError
 from . import objects
+from .events import WARNING
 from .everything import Everything
 from .loop import Loop
 from .objects import Doc, Key, Obj
@@ -40,6 +41,7 @@ class GarbageCollector:
         self._everything = everything
         self._vertices: dict[str, Vertex] = {}
         self._dependents: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        self._recorder = shared.events("garbage-collector-controller")
         self._gone: OrderedDict[str, None] = OrderedDict()
         self.loop: Loop[str] = Loop("garbage-collector", self._reconcile, shared.clock)
         everything.subscribe(self._changed)
@@ -138,12 +140,23 @@ class GarbageCollector:
                 return "dangling"
             return "solid"
         namespace, name = vertex.key
-        if name != owner["name"] or (namespace and namespace != (obj["metadata"].get("namespace") or "")):
+        own = obj["metadata"].get("namespace") or ""
+        if namespace and own and namespace != own:
+            self._say_elsewhere(obj, owner, own)
+            return "dangling"
+        if name != owner["name"] or (namespace and not own):
             return "dangling"
         found = self._get(owner["uid"])
         if found is not None and objects.deleting(found) and FOREGROUND in (found["metadata"].get("finalizers") or ()):
             return "waiting"
         return "solid"
+
+    def _say_elsewhere(self, obj: Obj, owner: Doc, namespace: str) -> None:
+        """Tell that an owner is in another namespace than what it owns."""
+        about = objects.object_reference(obj, obj["apiVersion"], obj["kind"])
+        named = f"[{owner['apiVersion']}/{owner['kind']}, namespace: {namespace}, name: {owner['name']}"
+        text = f'ownerRef {named}, uid: {owner["uid"]}] does not exist in namespace "{namespace}"'
+        self._recorder.event(about, WARNING, "OwnerRefInvalidNamespace", text)
 
     def _attempt(self, resource: Resource, obj: Obj, standings: list[tuple[Doc, Standing]]) -> None:
         """Delete a dependent that has no solid owner left; otherwise only drop the references that do not hold."""

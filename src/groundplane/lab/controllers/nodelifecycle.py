@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from .. import placement
-from ..clock import LabClock, parse_rfc3339
+from ..clock import parse_rfc3339
 from ..resources import LEASES, NODES, PODS
 from . import objects
 from .cache import same
@@ -72,10 +72,10 @@ def with_taints(taints: Iterable[Doc], wanted: Sequence[tuple[str, str]], now: s
     return kept + added
 
 
-def evicted_at(pod: Doc, taints: Sequence[Doc], clock: LabClock) -> float | None:
-    """When, in cluster seconds from now, NoExecute taints end a pod: 0 for now, None for never."""
+def tolerated_s(pod: Doc, taints: Sequence[Doc]) -> float | None:
+    """How many seconds a pod puts up with these taints' NoExecute ones: 0 not at all, None for ever."""
     tolerations = (pod.get("spec") or {}).get("tolerations") or ()
-    left: float | None = None
+    shortest: float | None = None
     for taint in taints:
         if taint.get("effect") != placement.NO_EXECUTE:
             continue
@@ -83,12 +83,9 @@ def evicted_at(pod: Doc, taints: Sequence[Doc], clock: LabClock) -> float | None
         if not matching:
             return 0.0
         limits = [each["tolerationSeconds"] for each in matching if each.get("tolerationSeconds") is not None]
-        if not limits:
-            continue
-        since = clock.since(taint["timeAdded"]) if taint.get("timeAdded") else 0.0
-        ends = max(0.0, min(limits) - since)
-        left = ends if left is None else min(left, ends)
-    return left
+        for limit in limits:
+            shortest = max(0.0, limit if shortest is None else min(shortest, limit))
+    return shortest
 
 
 class NodeLifecycleController:
@@ -177,23 +174,30 @@ class NodeLifecycleController:
 
 
 class TaintEviction:
-    """Deletes pods from nodes whose NoExecute taints they do not tolerate, or no longer."""
+    """Deletes pods from nodes whose NoExecute taints they do not tolerate, or no longer.
+
+    A toleration's seconds run from when the taint was first seen here: what `timeAdded` says does not matter.
+    """
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._nodes = shared.cache(NODES)
         self._recorder = shared.events("taint-eviction-controller")
+        self._since: dict[str, float] = {}
         self.loop: Loop[Key] = Loop("taint-eviction", self._reconcile, shared.clock)
         self._nodes.subscribe(self._node_changed)
         shared.pods.subscribe(self._pod_changed)
 
     def _node_changed(self, old: Obj | None, new: Obj | None) -> None:
-        if new is None or not _executing(new) or same(old, new, "spec.taints"):
+        executing = any(node is not None and _executing(node) for node in (old, new))
+        if new is None or not executing or same(old, new, "spec.taints"):
             return
         for pod in self._shared.pods.by_node[new["metadata"]["name"]]:
             self.loop.add(objects.key(pod))
 
     def _pod_changed(self, old: Obj | None, new: Obj | None) -> None:
+        if new is None and old is not None:
+            self._since.pop(objects.uid(old), None)
         if new is None or same(old, new, "spec.nodeName", "spec.tolerations"):
             return
         node = self._nodes.get(objects.node_name(new))
@@ -205,9 +209,12 @@ class TaintEviction:
         node = self._nodes.get(objects.node_name(pod)) if pod is not None else None
         if pod is None or node is None or objects.deleting(pod):
             return
-        left = evicted_at(pod, placement.taints_of(node), self._shared.clock)
-        if left is None:
+        limit = tolerated_s(pod, placement.taints_of(node))
+        if limit is None:
+            self._since.pop(objects.uid(pod), None)
             return
+        now = self._shared.clock.monotonic()
+        left = self._since.setdefault(objects.uid(pod), now) + limit - now
         if left > 0:
             self.loop.add_after(key, left)
             return
