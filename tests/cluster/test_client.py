@@ -17,6 +17,7 @@ from groundplane.cluster.config import Config
 from groundplane.cluster.views import MetaView, NodeView
 
 NODES = "/api/v1/nodes"
+METADATA = ("PartialObjectMetadata", "PartialObjectMetadataList")
 MAPS = "/api/v1/namespaces/ns/configmaps"
 
 
@@ -28,6 +29,19 @@ async def test_get_decodes_into_the_view_and_identifies_itself(api: FakeApi, cli
     assert headers["Authorization"] == "Bearer secret"
     assert headers["User-Agent"] == f"groundplane/{__version__}"
     assert "Accept-Encoding" not in headers
+
+
+async def test_a_view_of_metadata_only_has_the_server_leave_out_the_rest(api: FakeApi, client: Client) -> None:
+    api.put(NODES, "a")
+    await client.get(kinds.NODE, "a", view=MetaView)
+    await client.patch(kinds.NODE, "a", {"metadata": {"labels": {"x": "y"}}}, view=MetaView)
+    version = (await client.page(kinds.NODE, view=MetaView)).resource_version
+    api.put(NODES, "b")
+    async for _ in client.watch(kinds.NODE, resource_version=version, view=MetaView):
+        break
+    await client.get(kinds.NODE, "a", view=NodeView)
+    one, many = (f"application/json;as={kind};g=meta.k8s.io;v=v1,application/json" for kind in METADATA)
+    assert [call.headers["Accept"] for call in api.calls] == [one, one, many, one, "application/json"]
 
 
 async def test_listing_reads_all_pages_and_names_the_kind_of_every_item(api: FakeApi, client: Client) -> None:

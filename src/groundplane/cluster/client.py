@@ -72,6 +72,10 @@ class Retry(msgspec.Struct, frozen=True):
 
 DEFAULT_RETRY = Retry()
 
+_METADATA_ONLY = "application/json;as={};g=meta.k8s.io;v=v1,application/json"
+_METADATA_OF_ONE = _METADATA_ONLY.format("PartialObjectMetadata")
+_METADATA_OF_MANY = _METADATA_ONLY.format("PartialObjectMetadataList")
+
 
 class Listing(msgspec.Struct, Generic[T]):
     """A collection at one moment; a watch from ``resource_version`` misses nothing. ``more`` continues a page."""
@@ -126,6 +130,13 @@ def _list_decoder(view: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(msgspec.defstruct("List", fields))
 
 
+def _accept(view: Any, *, many: bool = False) -> str | None:
+    """The Accept header for a view that is ``metadata_only``; a server may answer in full all the same."""
+    if not getattr(view, "metadata_only", False):
+        return None
+    return _METADATA_OF_MANY if many else _METADATA_OF_ONE
+
+
 def version_of(obj: Any) -> str:
     """``metadata.resourceVersion`` of an object, a plain one or a view."""
     if isinstance(obj, dict):
@@ -147,10 +158,14 @@ class _Request(msgspec.Struct, frozen=True):
     content_type: str | None = None
     repeatable: bool = False
     """Sending it twice does no more than sending it once."""
+    accept: str | None = None
 
 
 class Client:
     """A connection pool to one API server.
+
+    A ``view`` is what an answer is decoded as: ``dict``, or a msgspec Struct, which takes the fields it names. One with
+    a class attribute ``metadata_only`` has the server leave out all but metadata.
 
     Use it as an async context manager. ``max_in_flight`` bounds the plain requests at any moment (watches and logs come
     on top). ``requests`` counts answers by (verb, resource, HTTP code), code 0 for a lost connection; verbs are RBAC's,
@@ -223,7 +238,8 @@ class Client:
     async def get(self, kind: Kind, name: str, namespace: str | None = None, *, view: type[T]) -> T: ...
     async def get(self, kind: Kind, name: str, namespace: str | None = None, *, view: Any = dict) -> Any:
         """One object. Raises :class:`~.errors.NotFound`."""
-        request = self._make("get", "GET", kind, kind.path(_ns(kind, namespace), name), repeatable=True)
+        path = kind.path(_ns(kind, namespace), name)
+        request = self._make("get", "GET", kind, path, repeatable=True, accept=_accept(view))
         return self._decode(request, await self._send(request), view)
 
     @overload
@@ -312,7 +328,8 @@ class Client:
     ) -> Listing[Any]:
         """One page of a listing; ``more`` is the previous page's. Raises :class:`~.errors.Gone` if that is too old."""
         params = {"labelSelector": labels, "fieldSelector": fields, "limit": limit or None, "continue": more or None}
-        request = self._make("list", "GET", kind, kind.path(_ns(kind, namespace)), params, repeatable=True)
+        path = kind.path(_ns(kind, namespace))
+        request = self._make("list", "GET", kind, path, params, repeatable=True, accept=_accept(view, many=True))
         envelope = self._parse(request, await self._send(request), _list_decoder(view))
         items = envelope.items or []
         if view is dict:
@@ -369,7 +386,7 @@ class Client:
             "labelSelector": labels,
             "fieldSelector": fields,
         }
-        request = self._make("watch", "GET", kind, kind.path(_ns(kind, namespace)), params)
+        request = self._make("watch", "GET", kind, kind.path(_ns(kind, namespace)), params, accept=_accept(view))
         decoder = _decoder(view)
         stream = self._lines(request, timeout_s + WATCH_GRACE_S, head_s=self._request_timeout_s)
         async with contextlib.aclosing(stream) as lines:
@@ -523,6 +540,7 @@ class Client:
             content_type=type.value,
             label=_label(kind, subresource),
             repeatable=type is not PatchType.JSON and b'"resourceVersion"' not in data,
+            accept=_accept(view),
         )
         return self._decode(request, await self._send(request), view)
 
@@ -623,10 +641,11 @@ class Client:
         content_type: str | None = None,
         label: str | None = None,
         repeatable: bool = False,
+        accept: str | None = None,
     ) -> _Request:
         what = f"{verb} {path.partition(kind.version + '/')[2]}"
         return _Request(
-            verb, method, self._url(path, params), label or kind.plural, what, body, content_type, repeatable
+            verb, method, self._url(path, params), label or kind.plural, what, body, content_type, repeatable, accept
         )
 
     def _url(self, path: str, params: Mapping[str, Any] | None) -> URL:
@@ -678,6 +697,8 @@ class Client:
             headers["Authorization"] = credentials.authorization
         if request.content_type is not None:
             headers["Content-Type"] = request.content_type
+        if request.accept is not None:
+            headers["Accept"] = request.accept
         tls: ssl.SSLContext | bool = credentials.tls or True
         try:
             async with asyncio.timeout(head_s):

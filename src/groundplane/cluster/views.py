@@ -9,7 +9,7 @@ as plain dicts. What the values mean is left to the operator.
 import datetime
 import sys
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import field
@@ -55,8 +55,9 @@ class Meta(msgspec.Struct, frozen=True, gc=False):
 
 
 class MetaView(msgspec.Struct, frozen=True, gc=False):
-    """An object of any kind, metadata only."""
+    """An object of any kind, metadata only: the API server is asked for no more."""
 
+    metadata_only: ClassVar[bool] = True
     metadata: Meta = Meta()
 
 
@@ -86,6 +87,13 @@ class NodeMeta(msgspec.Struct, frozen=True, gc=False):
     def deleting(self) -> bool:
         """Deletion was asked for."""
         return self.deletionTimestamp is not None
+
+
+class NodeMetaView(msgspec.Struct, frozen=True, gc=False):
+    """A node's metadata, as the API server answers a patch of its labels."""
+
+    metadata_only: ClassVar[bool] = True
+    metadata: NodeMeta = field(default_factory=NodeMeta)
 
 
 class NodeInfo(msgspec.Struct, frozen=True, gc=False):
