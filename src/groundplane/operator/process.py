@@ -31,8 +31,10 @@ log = logging.getLogger(__name__)
 
 COMPONENT: Final = "nvidia-gpu-operator"
 HEAD_START_S: Final = 5.0
-"""How long the first pass over the policy lets the nodes get their labels first. Pods are placed by them, and until they
-are there all that a pass writes only takes the API server's time from them."""
+"""How long the first pass over the policy lets the nodes get their labels first.
+
+Pods are placed by them, and until they are there all that a pass writes only takes the API server's time from them.
+"""
 DRAIN_S: Final = 10.0
 """How long writes in flight may take to end when the process is asked to stop."""
 
@@ -178,7 +180,6 @@ class Operator:
                 for task in controllers:
                     task.cancel()
                 await asyncio.gather(*controllers, return_exceptions=True)
-
 
     async def _work(self, caches: Caches, policies: Policies) -> None:
         """See to the policies, once the nodes have had their head start and the rest of the cluster is known."""
