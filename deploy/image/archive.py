@@ -20,8 +20,6 @@ from typing import Any, BinaryIO
 OCI = "application/vnd.oci.image"
 LAYER = f"{OCI}.layer.v1.tar+gzip"
 _LEVEL = 6
-_STICKY = ("tmp", "var/tmp")
-"""Folders that everybody may write to."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ def _add(tar: tarfile.TarFile, root: Path, name: str, epoch: int) -> None:
         info.type, info.linkname, info.mode = tarfile.SYMTYPE, str(path.readlink()), 0o777
         tar.addfile(info)
     elif stat.S_ISDIR(status.st_mode):
-        info.type, info.mode = tarfile.DIRTYPE, 0o1777 if name in _STICKY else 0o755
+        info.type, info.mode = tarfile.DIRTYPE, 0o1777 if status.st_mode & stat.S_ISVTX else 0o755
         tar.addfile(info)
     else:
         info.size, info.mode = status.st_size, 0o755 if status.st_mode & stat.S_IXUSR else 0o644

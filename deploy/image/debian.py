@@ -151,6 +151,8 @@ def settle(root: Path, packages: Sequence[Package]) -> None:
         shell.symlink_to("bash")
     for folder in ("proc", "sys", "dev", "run", "tmp", "var/tmp", "mnt"):
         (root / folder).mkdir(parents=True, exist_ok=True)
+    for folder in ("tmp", "var/tmp"):
+        (root / folder).chmod(0o1777)
     record = root / "usr/share/groundplane/packages"
     record.parent.mkdir(parents=True, exist_ok=True)
     record.write_text("".join(f"{package}\n" for package in packages))

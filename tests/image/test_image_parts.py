@@ -37,6 +37,7 @@ def tree(root: Path) -> Path:
     (root / "usr/bin/tool").chmod(0o700)
     (root / "bin").symlink_to("usr/bin")
     (root / "tmp").mkdir()
+    (root / "tmp").chmod(0o1777)
     return root
 
 
@@ -355,6 +356,15 @@ def test_a_tree_is_written_into_a_new_folder_only(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ImageError, match="is not empty"):
         build.write_tree(tmp_path)
+
+
+def test_the_containerfile_says_what_the_archive_says() -> None:
+    lines = (build.TREE / "deploy/image/Containerfile").read_text().splitlines()
+    said = dict(line.split(" ", 1) for line in lines if line.startswith(("ENV PATH", "USER", "ENTRYPOINT")))
+    config = build._config({})
+    assert said["ENV"].split() == config["Env"]
+    assert said["USER"] == config["User"]
+    assert json.loads(said["ENTRYPOINT"]) == config["Entrypoint"]
 
 
 def test_bytes_are_bytes() -> None:
