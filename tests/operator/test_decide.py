@@ -225,7 +225,7 @@ def test_a_write_without_an_echo_is_not_waited_for_forever() -> None:
 def test_a_deleted_object_counts_as_going_until_the_watch_says_more() -> None:
     live = stored(obj("ConfigMap", "a"))
     have, key = store(live), Key.of(live)
-    have.deleted(live)
+    have.removing(live)
     found = have.get(key)
     assert found is not None and found["metadata"]["deletionTimestamp"]
     assert one(Rendered("s", enabled=False), have).deletions == []
@@ -233,3 +233,31 @@ def test_a_deleted_object_counts_as_going_until_the_watch_says_more() -> None:
     assert have.get(key) is live
     have.sources.pop(kinds.CONFIG_MAP)
     assert have.get(key) is None and have.of_kind(kinds.CONFIG_MAP) == []
+
+
+def test_a_deletion_whose_echo_came_before_its_answer_is_not_waited_for() -> None:
+    """The watch may be faster than the answer to the request; the object can then be made again at once."""
+    live = stored(obj("ConfigMap", "a"))
+    have, key = store(live), Key.of(live)
+    have.removing(live)
+    have.sources[kinds.CONFIG_MAP] = Listed([])
+    have.heard(Change("deleted", live, None))
+    assert have.get(key) is None
+    (write,) = one(on(obj("ConfigMap", "a")), have).writes
+    assert write.new
+
+
+@pytest.mark.parametrize("now", [[], [obj("ConfigMap", "a", meta={"uid": "another"})]], ids=["gone", "replaced"])
+def test_an_object_that_is_gone_or_replaced_already_is_not_waited_for(now: list[Object]) -> None:
+    live = stored(obj("ConfigMap", "a"), uid="first")
+    have = store(*now)
+    have.removing(live)
+    assert have.get(Key.of(live)) == (now[0] if now else None)
+
+
+def test_a_deletion_that_failed_leaves_the_object_as_it_was() -> None:
+    live = stored(obj("ConfigMap", "a"))
+    have = store(live)
+    have.removing(live)
+    have.not_removed(Key.of(live))
+    assert have.get(Key.of(live)) is live

@@ -15,7 +15,7 @@ from msgspec import field
 from ..api import names
 from ..api.clusterpolicy import ClusterPolicySpec
 from ..api.release import Release
-from ..cluster import apply, kinds
+from ..cluster import apply, kinds, managers
 from ..cluster.apply import Key
 from ..cluster.kinds import Kind
 from ..operands import driver, driver_cleanup, vgpu_manager
@@ -23,7 +23,9 @@ from ..operands.driver_cleanup import Fate
 from ..operands.facts import ClusterFacts
 from ..operands.stack import Rendered
 from .owned import Object, OwnedObjects, deleting, state_of
+from .takeover import FORMER_MANAGERS
 
+_MANAGERS: Final = "metadata.managedFields"
 BACKGROUND: Final = "Background"
 FOREGROUND: Final = "Foreground"
 """The owner stays until its pods are gone, so their absence can be waited for."""
@@ -32,12 +34,21 @@ ORPHAN: Final = "Orphan"
 DRIVER_STATES: Final = frozenset({driver.STATE, vgpu_manager.STATE})
 
 
+LEFT_BY_NVIDIA: Final = "left by NVIDIA's operator"
+"""Stands for the state of a left object that is no driver. It is no operand state, and never on an object."""
+_LEFT_DRIVERS: Final = {driver.BASE: driver.STATE, vgpu_manager.BASE: vgpu_manager.STATE}
+
+
 class Write(msgspec.Struct, frozen=True):
-    """An object to apply. ``drift`` lists the paths that differ in the live object; it is empty for a new one."""
+    """An object to apply. ``drift`` lists the paths that differ in the live object; it is empty for a new one.
+
+    ``former`` is the live object where NVIDIA's operator still owns fields of it: those are taken over first.
+    """
 
     obj: dict[str, Any]
     drift: tuple[str, ...] = ()
     new: bool = False
+    former: Object | None = None
 
 
 class Deletion(msgspec.Struct, frozen=True):
@@ -75,6 +86,8 @@ class Context(msgspec.Struct, frozen=True):
     """Drivers belong to NVIDIADriver objects: ours are handed over (2.5)."""
     orphan_drivers: bool = False
     """Leave the pods of handed-over drivers running."""
+    leftovers: Sequence[Object] = ()
+    """What NVIDIA's operator made for this policy and nobody has adopted."""
     unreadable: frozenset[Kind] = frozenset()
     """Kinds whose live objects are not known: nothing of them is written or deleted."""
 
@@ -85,6 +98,7 @@ def context(
     store: OwnedObjects,
     served: Callable[[Kind], bool],
     unreadable: Iterable[Kind] = (),
+    leftovers: Sequence[Object] = (),
 ) -> Context:
     """The context of a pass over ``spec``."""
     by_crd = bool(spec.driver.useNvidiaDriverCRD)
@@ -96,6 +110,7 @@ def context(
         drivers_by_crd=by_crd,
         orphan_drivers=by_crd and facts.release is not Release.V26_3,
         unreadable=frozenset(unreadable),
+        leftovers=leftovers,
     )
 
 
@@ -112,6 +127,8 @@ def steps(rendered: Sequence[Rendered], about: Context, refused: Mapping[str, st
         if kinds.of(obj) in about.unreadable:
             continue
         ours.setdefault(state_of(obj), []).append(obj)
+    for state, obj in _left(rendered, about):
+        ours.setdefault(state, []).append(obj)
     for result in rendered:
         live = ours.pop(result.state, [])
         problem = refused.get(result.state) if result.enabled else None
@@ -120,6 +137,17 @@ def steps(rendered: Sequence[Rendered], about: Context, refused: Mapping[str, st
             return [*found, Step(result.state, error=message)]
         found.append(_enabled(result, live, about) if result.enabled else _disabled(result.state, live, about))
     return found + [_disabled(state, live, about) for state, live in sorted(ours.items())]
+
+
+def _left(rendered: Sequence[Rendered], about: Context) -> Iterable[tuple[str, dict[str, Any]]]:
+    """Left objects that nobody wants, by the state that decides on them: drivers are pruned by rules of their own."""
+    wanted = {Key.of(obj) for result in rendered if result.enabled for obj in result.objects}
+    for obj in about.leftovers:
+        key = Key.of(obj)
+        if key not in wanted and key.kind not in about.unreadable:
+            drivers = (state for base, state in _LEFT_DRIVERS.items() if key.name.startswith(base))
+            state = next(drivers, LEFT_BY_NVIDIA) if key.kind is kinds.DAEMON_SET else LEFT_BY_NVIDIA
+            yield state, dict(obj)
 
 
 def _disabled(state: str, live: Iterable[Object], about: Context) -> Step:
@@ -194,15 +222,19 @@ def _compare(step: Step, key: Key, obj: dict[str, Any], about: Context) -> None:
         return
     live = about.store.get(key)
     if live is None:
-        step.writes.append(Write(apply.stamp(obj), new=True))
+        left = next((each for each in about.leftovers if Key.of(each) == key), None)
+        step.writes.append(Write(apply.stamp(obj), new=True, former=left))
     elif deleting(live):
         step.waiting.append(f"{key} is being deleted")
     elif kind is kinds.SERVICE_ACCOUNT:
         if not state_of(live) and about.owner_uid in _owners(live):
             step.writes.append(Write(apply.stamp(obj), (f"metadata.labels[{names.STATE_LABEL}]",)))
     else:
+        former = live if managers.former_entries(live, FORMER_MANAGERS) else None
         plan = apply.diff_set([obj], [live])
-        step.writes += [Write(update.desired, tuple(update.paths)) for update in plan.update]
+        step.writes += [Write(update.desired, tuple(update.paths), former=former) for update in plan.update]
+        if former is not None and not plan.update:
+            step.writes.append(Write(apply.stamp(obj), (_MANAGERS,), former=former))
 
 
 def _owners(obj: Object) -> set[str]:

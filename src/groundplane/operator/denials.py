@@ -17,11 +17,12 @@ log = logging.getLogger(__name__)
 
 EVENTS: Final = "events"
 LEASE: Final = "lease"
+LEFTOVERS: Final = "leftovers"
 LOOKOUT: Final = "pods and events"
 NODES: Final = "nodes"
 OBJECTS: Final = "objects"
 STATUS: Final = "status"
-UNSAID: Final = frozenset({EVENTS, LEASE, LOOKOUT, STATUS})
+UNSAID: Final = frozenset({EVENTS, LEASE, LEFTOVERS, LOOKOUT, STATUS})
 """Places whose refusal does not touch the stack: told in ``/readyz``, the log and the metric, not in the conditions."""
 
 REMEDY: Final = (

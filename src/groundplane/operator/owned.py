@@ -1,8 +1,8 @@
 """The objects that are ours, as they are in the cluster, minus what our own last writes have made stale.
 
 A pass compares what it renders with this store. Between a write and its echo on the watch the cached object is known to
-be out of date: it is in flight, and no pass judges or writes it again. An object whose deletion the API server took
-counts as being deleted from then on.
+be out of date: it is in flight, and no pass judges or writes it again. An object whose deletion was asked for counts as
+being deleted until the watch says what became of it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -91,11 +91,22 @@ class OwnedObjects:
         """The write failed: no echo will come."""
         self._awaited.pop(key, None)
 
-    def deleted(self, obj: Object) -> None:
-        """The API server took our deletion of ``obj``."""
-        meta = obj["metadata"]
-        gone = {**obj, "metadata": {**meta, "deletionTimestamp": meta.get("deletionTimestamp") or "now"}}
-        self._deleted[Key.of(obj)] = gone
+    def removing(self, obj: Object) -> None:
+        """The deletion of ``obj`` is about to be asked for: from now on it counts as being deleted.
+
+        To be called before the request, as its echo may come before its answer, and would then be waited for in vain.
+        For the same reason an object that the watch has shown to be gone, or replaced, is not waited for.
+        """
+        key, meta = Key.of(obj), obj["metadata"]
+        source = self.sources.get(key.kind)
+        live = source.get(key.name, key.namespace) if source else None
+        if live is not None and live["metadata"].get("uid") == meta.get("uid"):
+            gone = {**obj, "metadata": {**meta, "deletionTimestamp": meta.get("deletionTimestamp") or "now"}}
+            self._deleted[key] = gone
+
+    def not_removed(self, key: Key) -> None:
+        """The deletion failed: no echo will come."""
+        self._deleted.pop(key, None)
 
     def heard(self, change: Change[dict[str, Any]]) -> None:
         """A watch reported a change: it may be the echo of a write or a deletion."""

@@ -15,10 +15,10 @@ import msgspec
 from ..api import codec, names, validate
 from ..api.clusterpolicy import ClusterPolicy, ClusterPolicySpec, ClusterPolicyStatus
 from ..api.release import Release
-from ..cluster import apply, kinds, permissions
+from ..cluster import apply, kinds, managers, permissions
 from ..cluster.apply import Key
 from ..cluster.client import Client
-from ..cluster.errors import ClusterError, NotFound
+from ..cluster.errors import ClusterError, Conflict, NotFound
 from ..cluster.events import EventRecorder
 from ..cluster.informer import Change
 from ..cluster.permissions import Denied
@@ -37,10 +37,11 @@ from .rollouts import Rollouts
 from .schema_check import SchemaCheck
 from .settings import Settings
 from .status import SEPARATOR, Blocked, Outcome, Warned
+from .takeover import FORMER_MANAGERS, Leftovers
 
 if TYPE_CHECKING:  # what renders operands is imported by the first pass: node labelling need not wait for it
     from ..operands.stack import Rendered
-    from .decide import Deletion, Step
+    from .decide import Deletion, Step, Write
 
 log = logging.getLogger(__name__)
 
@@ -175,6 +176,7 @@ class Policies:
         self._rendered: tuple[ClusterPolicySpec, ClusterFacts, list[Rendered]] | None = None
         self._active: str | None = None
         self._waits_for_nodes = False
+        self._leftovers = Leftovers(client, settings.namespace, denials)
         self._schema = SchemaCheck(client, caches.crds)
         self._lookout = Lookout(client, settings.namespace, clock=clock, denials=denials)
         self._observer = Observer(caches, settings, nodes.fleet)
@@ -383,7 +385,10 @@ class Policies:
         facts = await self._facts(decoded.policy)
         self._caches.objects.expire(self._clock.monotonic())
         unreadable = self._caches.unreadable
-        about = decide.context(spec, facts, self._caches.objects, self._caches.served, unreadable)
+        store, served = self._caches.objects, self._caches.served
+        owner = facts.owner.uid if facts.owner else ""
+        left = await self._leftovers.of(owner, store.sources.keys() - unreadable.keys())
+        about = decide.context(spec, facts, store, served, unreadable, left)
         steps = decide.steps(self._render(spec, facts), about, refused)
         try:
             for step in steps:
@@ -461,6 +466,7 @@ class Policies:
 
     async def _delete(self, state: str, deletion: "Deletion", denied: _Refused) -> None:
         key, meta = Key.of(deletion.obj), deletion.obj["metadata"]
+        self._caches.objects.removing(deletion.obj)
         try:
             await self._client.delete(
                 key.kind, key.name, key.namespace or None, uid=meta.get("uid"), propagation=deletion.propagation
@@ -468,18 +474,20 @@ class Policies:
         except NotFound:
             log.debug("%s is gone already", key)
         except ClusterError as error:
+            self._caches.objects.not_removed(key)
             if denied.take(error, f"{state}: {key}"):
                 return
             raise Ended(f"{key} cannot be deleted: {error}", state=state, error=error) from error
         log.info("%s: deleted %s", state, key)
-        self._caches.objects.deleted(deletion.obj)
+        self._leftovers.settled([key])
 
     async def _write(self, step: "Step", denied: _Refused) -> None:
         now, objects = self._clock.monotonic(), self._caches.objects
-        for write in step.writes:
+        writes = [write for write in step.writes if write.former is None or await self._take_over(step, write, denied)]
+        for write in writes:
             objects.writing(write.obj, now)
             log.info("%s: %s %s %s", step.state, "create" if write.new else "update", Key.of(write.obj), write.drift)
-        plan = apply.Plan(create=[write.obj for write in step.writes])
+        plan = apply.Plan(create=[write.obj for write in writes])
         done = await apply.carry_out(
             self._client, plan, field_manager=names.FIELD_MANAGER, limit=WRITES_IN_FLIGHT, sleep=self._clock.sleep
         )
@@ -494,7 +502,36 @@ class Policies:
             more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
             raise Ended(f"{first}{more}", state=step.state, error=first.error)
         keys = done.written
+        self._leftovers.settled(keys)
         step.waiting += [f"{key} has just been written" for key in keys if key.kind is kinds.DAEMON_SET]
+
+    async def _take_over(self, step: "Step", write: "Write", denied: _Refused) -> bool:
+        """Make the fields ours that NVIDIA's operator owns in an object: the apply after it then removes the unwanted.
+
+        Says whether the object can be applied now. One of ours that has just changed is looked at again when the change
+        is here; one that is not ours yet is only adopted, and taken over once we watch it.
+        """
+        if write.former is None:
+            return True
+        key, meta = Key.of(write.obj), write.former["metadata"]
+        fields = managers.handed_over(write.former, FORMER_MANAGERS, names.FIELD_MANAGER)
+        body = {"metadata": {"resourceVersion": meta["resourceVersion"], "managedFields": fields}}
+        try:
+            await self._client.patch(
+                key.kind, key.name, body, namespace=key.namespace or None, field_manager=names.FIELD_MANAGER
+            )
+        except (Conflict, NotFound) as error:
+            log.info("%s: %s changes meanwhile, looking again: %s", step.state, key, error)
+            if write.new:
+                return True
+            step.waiting.append(f"{key} is being changed by somebody else")
+            return False
+        except ClusterError as error:
+            if denied.take(error, f"{step.state}: {key}"):
+                return False
+            raise Ended(f"{key} cannot be taken over: {error}", state=step.state, error=error) from error
+        log.info("%s: took %s over from NVIDIA's operator", step.state, key)
+        return True
 
     # --- what came of it ----------------------------------------------------------------------------------------------
 
