@@ -199,7 +199,8 @@ def test_namespaces_hold_until_finalized_and_take_nothing_new(api: Api) -> None:
 def test_eviction_honours_budgets(api: Api) -> None:
     api.create(resources.PODS, {**pod(), "metadata": {"name": "p", "labels": {"app": "x"}}}, "default")
     api.bind("p", "default", "n1")
-    api.patch(resources.PODS, "p", {"status": {"phase": "Running"}}, ns="default", type="merge", subresource="status")
+    running = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    api.patch(resources.PODS, "p", {"status": running}, ns="default", type="merge", subresource="status")
     budget = {"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "x"}}}}
     api.create(resources.POD_DISRUPTION_BUDGETS, budget, "default")
     error = failure(api.evict, "p", "default")

@@ -61,6 +61,7 @@ async def test_says_why_not(spec: Any, expected: str) -> None:
         world.node("n1", {"zone": "a"})
         world.node("n2", {"zone": "b"})
         world.node("n3", {"zone": "b"}, gpus=8)
+        await world.settle()
         pod(world, "p", **spec)
         await world.settle()
         assert message(world, "p") == f"0/3 nodes are available: {expected}."
