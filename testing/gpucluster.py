@@ -38,6 +38,8 @@ HELM_TIMEOUT_S = 300
 HTTP_CREATED = 201
 EVERYTHING = {name: {"enabled": True} for name in ("gds", "gdrcopy", "dcgm", "nodeStatusExporter", "sandboxWorkloads")}
 """Values that switch on what is off by default, for the images it needs."""
+BOOT = "from pathlib import Path; from groundplane.lab.onnode import FOLDER, host; host.attach(Path(FOLDER))"
+"""Run as root on a node: its simulated machine boots, before a program that may not do so comes first."""
 
 
 class GpuCluster:
@@ -89,12 +91,17 @@ class GpuCluster:
     def start(self) -> None:
         """Build the image, start the cluster, load the image under all names."""
         self.cluster.start()
+        self._log("the nodes are ready")
+        for node in self.cluster.nodes.values():
+            node.run([sys.executable, "-c", BOOT])
         with tempfile.TemporaryDirectory(prefix="groundplane-images-") as scratch:
             path = Path(scratch, "images.tar")
             self._log(f"making an archive of {len(self.references)} images")
             made = image_build.image(OPERATOR_IMAGE, layers_folder=Path(scratch))
             archive.write([made, *aliases.aliases(made, self.references)], path)
+            self._log("loading it into the nodes")
             self.cluster.load_image(path)
+            self._log("loaded")
 
     def stop(self) -> None:
         """End everything."""
@@ -120,16 +127,17 @@ class GpuCluster:
 
     def install(self, values: Mapping[str, Any], *, wait: str | None = None) -> None:
         """`helm install` of the chart into its namespace. HelmError says what went wrong."""
-        with self._helm() as helm:
-            helm.install(
-                CHART,
-                RELEASE_NAME,
-                dict(values),
-                namespace=NAMESPACE,
-                create_namespace=True,
-                wait=wait,
-                timeout=HELM_TIMEOUT_S,
-            )
+        options = {"namespace": NAMESPACE, "create_namespace": True, "wait": wait, "timeout": HELM_TIMEOUT_S}
+        for attempts_left in reversed(range(3)):
+            with self._helm() as helm:
+                try:
+                    helm.install(CHART, RELEASE_NAME, dict(values), **options)
+                except _engine().HelmReleaseError as error:
+                    # Helm has created the definitions, but asked a busy API server too early for its new kinds.
+                    if not attempts_left or "ensure CRDs are installed first" not in str(error):
+                        raise
+                else:
+                    return
 
     def upgrade(self, values: Mapping[str, Any], *, wait: str | None = None) -> None:
         """`helm upgrade` with these values instead of the former ones."""

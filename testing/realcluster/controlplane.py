@@ -159,9 +159,10 @@ class ControlPlane:
         return self.write_kubeconfig(self.workdir / f"{user.replace(':', '-')}.kubeconfig", user, self.url)
 
     def request(self, method: str, path: str, body: Any = None, *, user: str = ADMIN) -> tuple[int, Any]:
-        """One plain request: the status and the decoded JSON answer. OSError if nobody answers."""
+        """One plain request (PATCH: a merge patch): status and decoded JSON answer. OSError if nobody answers."""
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Authorization": f"Bearer {self.token(user)}", "Content-Type": "application/json"}
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"Authorization": f"Bearer {self.token(user)}", "Content-Type": kind}
         request = urllib.request.Request(self.url + path, data, headers, method=method)
         context = ssl.create_default_context(cafile=str(self.ca_file))
         try:

@@ -1,0 +1,212 @@
+"""The default installation on a real node, used: GPUs for pods, edits, crashes, mistakes, upgrade, and its removal.
+
+The tests of this module share one installation and run in their order; each leaves the stack ready.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from real import stage as stages
+from real.stage import Stage
+
+from groundplane.api import names
+
+pytestmark = pytest.mark.real
+
+NODE = stages.FRESH
+PLUGIN = "nvidia-device-plugin-daemonset"
+WORKLOADS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.fixture(scope="module")
+def stack(stage: Stage) -> Iterator[Stage]:
+    """The chart's defaults, installed and ready."""
+    stage.use(NODE)
+    stage.cluster.install(stages.values("default"))
+    stage.until("every layer is validated", lambda: stage.ready(NODE))
+    yield stage
+    stage.cluster.uninstall()
+
+
+def edit(stack: Stage, **spec: Any) -> None:
+    stack.patch(stages.POLICY, {"spec": spec})
+
+
+def plugin_environment(stack: Stage) -> dict[str, str]:
+    (container,) = stack.get(f"{stages.DAEMON_SETS}/{PLUGIN}")["spec"]["template"]["spec"]["containers"]
+    return {each["name"]: each.get("value", "") for each in container["env"]}
+
+
+def put(stack: Stage, value: str) -> None:
+    """Edit the policy so that the device plugin's environment changes, and wait until the DaemonSet has it."""
+    edit(stack, devicePlugin={"env": [{"name": "TEST_VALUE", "value": value}]})
+    stack.until("the edit reaches the DaemonSet", lambda: plugin_environment(stack).get("TEST_VALUE") == value)
+
+
+def test_all_pods_run_and_gpus_are_on_offer(stack: Stage) -> None:
+    node = stack.get(f"/api/v1/nodes/{NODE}")
+    assert node["status"]["allocatable"][names.GPU_RESOURCE] == "4"
+    phases = {pod["metadata"]["name"]: pod["status"]["phase"] for pod in stack.pods()}
+    assert set(phases.values()) <= {"Running", "Succeeded"}, phases
+    apps = {pod["metadata"]["labels"].get("app") for pod in stack.pods()}
+    assert apps >= {
+        "nvidia-driver-daemonset",
+        "nvidia-container-toolkit-daemonset",
+        PLUGIN,
+        "gpu-feature-discovery",
+        "nvidia-dcgm-exporter",
+        "nvidia-operator-validator",
+    }
+    assert stack.conditions()["Ready"]["status"] == "True"
+
+
+def test_the_operator_runs_as_the_chart_says(stack: Stage) -> None:
+    (pod,) = stack.pods("gpu-operator")
+    (container,) = pod["spec"]["containers"]
+    context = {**pod["spec"].get("securityContext", {}), **container.get("securityContext", {})}
+    assert context["runAsNonRoot"] is True
+    assert context["readOnlyRootFilesystem"] is True
+    assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_a_pod_that_asks_for_gpus_gets_them(stack: Stage) -> None:
+    image = "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0"
+    container = {"name": "cuda", "image": image, "imagePullPolicy": "Never"}
+    container["resources"] = {"limits": {names.GPU_RESOURCE: "2"}}
+    pod = {"metadata": {"name": "vector-add"}, "spec": {"restartPolicy": "Never", "containers": [container]}}
+    status, answer = stack.cluster.request("POST", WORKLOADS, pod)
+    assert status == 201, answer
+    path = f"{WORKLOADS}/vector-add"
+    ended = ("Succeeded", "Failed")
+    stack.until("the pod ends", lambda: stack.get(path)["status"]["phase"] in ended)
+    log = stack.kubectl("logs", "vector-add")
+    assert stack.get(path)["status"]["phase"] == "Succeeded", log
+    assert log.count("PASSED") == 3, log  # each of two GPUs, and the whole test
+    stack.cluster.request("DELETE", path)
+
+
+def test_an_edited_policy_rolls_through_to_the_pods(stack: Stage) -> None:
+    (before,) = stack.pods(PLUGIN)
+    put(stack, "one")
+
+    def replaced() -> bool:
+        pods = stack.pods(PLUGIN)
+        return len(pods) == 1 and pods[0]["metadata"]["uid"] != before["metadata"]["uid"]
+
+    stack.until("the pod is replaced", replaced)
+    stack.until("the stack is ready again", lambda: stack.ready(NODE))
+
+
+def test_a_component_that_is_switched_off_goes_and_comes_back(stack: Stage) -> None:
+    name = "nvidia-dcgm-exporter"
+    edit(stack, dcgmExporter={"enabled": False})
+    stack.until("the DaemonSet is gone", lambda: name not in stack.daemon_sets())
+    stack.until("its pods are gone", lambda: not stack.pods(name))
+    stack.until("the rest is ready", lambda: stack.ready(NODE))
+    edit(stack, dcgmExporter={"enabled": True})
+    stack.until("it is back and ready", lambda: name in stack.daemon_sets() and stack.ready(NODE))
+
+
+def kill_operator(stack: Stage) -> None:
+    node = stack.cluster.cluster.nodes[NODE]
+    node.run(["pkill", "-KILL", "-f", "[g]pu-operator --"])
+
+
+def kill_server(name: str) -> Callable[[Stage], None]:
+    def kill(stack: Stage) -> None:
+        process = stack.cluster.cluster.control_plane.processes[name]
+        process.kill()
+        process.start()
+
+    return kill
+
+
+def kill_service(name: str) -> Callable[[Stage], None]:
+    return lambda stack: stack.cluster.cluster.nodes[NODE].kill(name)
+
+
+@pytest.mark.parametrize(
+    ("victim", "kill"),
+    [
+        ("operator", kill_operator),
+        ("kube-apiserver", kill_server("kube-apiserver")),
+        ("etcd", kill_server("etcd")),
+        ("kube-controller-manager", kill_server("kube-controller-manager")),
+        ("containerd", kill_service("containerd")),
+        ("kubelet", kill_service("kubelet")),
+    ],
+)
+def test_it_recovers_when_something_is_killed(stack: Stage, victim: str, kill: Callable[[Stage], None]) -> None:
+    kill(stack)
+    stack.cluster.cluster.control_plane.processes["kube-apiserver"].wait_ready()
+    put(stack, f"after {victim}")
+    stack.until("the stack is ready again", lambda: stack.ready(NODE))
+
+
+def test_nothing_was_forbidden(stack: Stage) -> None:
+    assert stack.forbidden() == []
+    log = stack.kubectl("logs", "-n", stages.NAMESPACE, "deploy/gpu-operator")
+    assert "orbidden" not in log
+
+
+def test_an_image_that_cannot_be_pulled_is_named(stack: Stage) -> None:
+    image = "nvcr.io/nvidia/k8s/dcgm-exporter:not-there"
+    version = stack.get(stages.POLICY)["spec"]["dcgmExporter"]["version"]
+    edit(stack, dcgmExporter={"version": "not-there"})
+    stack.until("a condition names the image", lambda: image in stack.message())
+    stack.until("an event names the image", lambda: any(image in text for text in events(stack)))
+    edit(stack, dcgmExporter={"version": version})
+    stack.until("the stack is ready again", lambda: stack.ready(NODE))
+
+
+def events(stack: Stage) -> list[str]:
+    """Messages of the events about the policy."""
+    query = "fieldSelector=involvedObject.kind%3DClusterPolicy"
+    return [each["message"] for each in stack.items(f"/api/v1/events?{query}")]
+
+
+def test_a_node_without_a_pod_network_is_named(stack: Stage) -> None:
+    node = stack.cluster.cluster.nodes[stages.OWN_DRIVER]
+    network = "/etc/cni/net.d/10-groundplane.conflist"
+    with moved(node, network):
+        stack.until("the node is not ready", lambda: not stack.cluster.cluster.ready(node.name))
+        stack.patch(f"/api/v1/nodes/{node.name}", {"metadata": {"labels": {names.DEPLOY_OPERANDS: None}}})
+        stack.until("a condition names the node", lambda: node.name in stack.message())
+        stack.until("an event names the node", lambda: any(node.name in text for text in events(stack)))
+        stack.use(NODE)
+    stack.until("the node is ready again", lambda: stack.cluster.cluster.ready(node.name))
+    stack.until("the stack is ready again", lambda: stack.ready(NODE))
+
+
+@contextlib.contextmanager
+def moved(node: Any, path: str) -> Iterator[None]:
+    node.run(["mv", path, path + ".aside"])
+    try:
+        yield
+    finally:
+        node.run(["mv", path + ".aside", path])
+
+
+def test_a_missing_permission_is_named_and_its_return_is_noticed(stack: Stage) -> None:
+    role = stack.get(stages.OPERATOR_ROLE)
+    reduced = [rule for rule in role["rules"] if "runtimeclasses" not in rule.get("resources", ())]
+    assert len(reduced) < len(role["rules"])
+    stack.patch(stages.OPERATOR_ROLE, {"rules": reduced})
+    kill_operator(stack)
+    stack.until("a condition names what is missing", lambda: "runtimeclasses" in stack.message())
+    stack.until("an event names what is missing", lambda: any("runtimeclasses" in text for text in events(stack)))
+    stack.patch(stages.OPERATOR_ROLE, {"rules": role["rules"]})
+    stack.until("the stack is ready again", lambda: stack.ready(NODE))
+
+
+def test_helm_upgrade_and_rollback(stack: Stage) -> None:
+    values = stages.values("mig-mixed")
+    stack.cluster.upgrade(values)
+    assert stack.get(stages.POLICY)["spec"]["mig"]["strategy"] == "mixed"
+    stack.until("the plugin follows", lambda: plugin_environment(stack).get("MIG_STRATEGY") == "mixed")
+    stack.until("the stack is ready again", lambda: stack.ready(NODE))
+    stack.cluster.rollback()
+    stack.until("the plugin follows back", lambda: plugin_environment(stack).get("MIG_STRATEGY") == "single")
+    stack.until("the stack is ready again", lambda: stack.ready(NODE))
