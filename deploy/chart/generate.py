@@ -14,7 +14,7 @@ from typing import Any, Final
 import yaml
 
 from deploy.chart import values_schema
-from groundplane.api import crd
+from groundplane.api import node_features
 from groundplane.api.clusterpolicy import ClusterPolicySpec
 from groundplane.api.release import Release
 from groundplane.cli import output
@@ -22,9 +22,10 @@ from groundplane.cluster import kinds
 from groundplane.lab.cluster import data
 from groundplane.operands import operator_metrics, rbac
 from groundplane.operands.facts import ClusterFacts, OpenShift
-from groundplane.operator import openshift
+from groundplane.operator import manage_crds, openshift
 
 CHART: Final = Path(__file__).parent
+FEATURES: Final = "charts/node-feature-discovery"
 Rule = dict[str, Any]
 
 RBAC_HEADER: Final = """\
@@ -39,21 +40,20 @@ RBAC_HEADER: Final = """\
 
 def files() -> dict[str, str]:
     """Content of every generated file by its path in the chart."""
-    made = {f"crds/{each['metadata']['name'].partition('.')[0]}.yaml": definition(each) for each in definitions()}
+    made = {f"crds/{_plural(each)}.yaml": definition(each) for each in manage_crds.shipped()}
+    made |= {f"{FEATURES}/crds/{_plural(each)}.yaml": definition(each) for each in node_features.definitions()}
     schema = json.dumps(values_schema.values_schema(), indent=1) + "\n"
     return {**made, "files/rbac.yaml": RBAC_HEADER + rules_text(rights()), "values.schema.json": schema}
 
 
-def definitions() -> list[dict[str, Any]]:
-    """The custom resource definitions that the chart installs."""
-    return [crd.cluster_policy_crd()]
+def _plural(document: dict[str, Any]) -> str:
+    name: str = document["metadata"]["name"]
+    return name.partition(".")[0]
 
 
 def definition(document: dict[str, Any]) -> str:
     """A definition as text."""
-    return "# Written by deploy/chart/generate.py: what `groundplane crds` prints.\n" + output.to_yaml(
-        output.ordered(document)
-    )
+    return "# Written by deploy/chart/generate.py.\n" + output.to_yaml(output.ordered(document))
 
 
 # --- Rights ---------------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ OWN: Final[dict[str, Schema]] = {
     "fullnameOverride": TEXT,
     "global": FREE,
     "platform": section(openshift=SWITCH),
-    "nfd": section(enabled=SWITCH, nodefeaturerules=SWITCH, implementation={"enum": ["minimal", "upstream"]}),
+    "nfd": section(enabled=SWITCH, nodefeaturerules=SWITCH, implementation=enum("minimal", "upstream")),
     "clusterPolicy": section(deployCR=SWITCH),
     "gpuCluster": section(deployCR=SWITCH),
     "draDriver": section(

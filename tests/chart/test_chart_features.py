@@ -1,8 +1,10 @@
-"""Node features: the minimal ones by default, node-feature-discovery itself when asked for, nothing when switched off."""
+"""Node features: the minimal ones by default, node-feature-discovery itself when asked for, none when switched off."""
 
 from typing import Any
 
+import helm_python as helm
 import pytest
+import yaml
 from chart import rendering
 
 NAME = "gpu-operator-node-features"
@@ -85,3 +87,110 @@ def test_its_pods_go_where_the_workers_values_say() -> None:
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     template = rendering.one("DaemonSet", values, NAME)["spec"]["template"]
     assert template["metadata"]["annotations"] == {"a": "b"}
+
+
+# --- node-feature-discovery itself ------------------------------------------------------------------------------------
+
+UPSTREAM: dict[str, Any] = {"nfd": {"implementation": "upstream"}}
+PREFIX = "gpu-operator-node-feature-discovery"
+
+
+def container(kind: str, part: str, **values: Any) -> dict[str, Any]:
+    merged = rendering.merged(UPSTREAM, {"node-feature-discovery": values})
+    (found,) = rendering.one(kind, merged, f"{PREFIX}-{part}")["spec"]["template"]["spec"]["containers"]
+    whole: dict[str, Any] = found
+    return whole
+
+
+@pytest.mark.parametrize("values", [UPSTREAM, {"nfd": {"nodefeaturerules": True}}])
+def test_upstream_is_master_worker_and_collector(values: dict[str, Any]) -> None:
+    found = made(values) - {("NodeFeatureRule", "nvidia-kernel-modules")}
+    assert not found & MINIMAL
+    assert {each for each in found if each[0] in ("Deployment", "DaemonSet", "ConfigMap", "ServiceAccount")} == {
+        ("ServiceAccount", "node-feature-discovery"),
+        ("ServiceAccount", f"{PREFIX}-prune"),
+        ("ConfigMap", f"{PREFIX}-master-conf"),
+        ("ConfigMap", f"{PREFIX}-worker-conf"),
+        ("Deployment", f"{PREFIX}-master"),
+        ("Deployment", f"{PREFIX}-gc"),
+        ("DaemonSet", f"{PREFIX}-worker"),
+    }
+
+
+def test_upstream_finds_what_nvidias_chart_configures() -> None:
+    values = rendering.objects(UPSTREAM)
+    worker = values["ConfigMap", rendering.NAMESPACE, f"{PREFIX}-worker-conf"]["data"]["nfd-worker.conf"]
+    master = values["ConfigMap", rendering.NAMESPACE, f"{PREFIX}-master-conf"]["data"]["nfd-master.conf"]
+    pci = yaml.safe_load(worker)["sources"]["pci"]
+    assert pci == {"deviceClassWhitelist": ["02", "0200", "0207", "0300", "0302"], "deviceLabelFields": ["vendor"]}
+    assert yaml.safe_load(master) == {"extraLabelNs": ["nvidia.com"]}
+
+
+def test_upstream_is_told_what_the_values_say() -> None:
+    assert container("Deployment", "master")["args"] == ["-port=8080"]
+    told = container(
+        "Deployment",
+        "master",
+        featureGates={"NodeFeatureGroupAPI": True},
+        master={"replicaCount": 2, "instance": "x", "resyncPeriod": "2h", "extraArgs": ["-v=3"], "enableTaints": True},
+    )["args"]
+    assert told == [
+        *("-instance=x", "-enable-leader-election", "-enable-taints", "-resync-period=2h"),
+        *("-feature-gates=NodeFeatureGroupAPI=true", "-port=8080", "-v=3"),
+    ]
+    assert container("DaemonSet", "worker", worker={"ownerRefs": []})["args"] == ["-port=8080"]
+    assert container("Deployment", "gc", gc={"interval": "2h"})["args"] == ["-gc-interval=2h"]
+    image = {"repository": "registry.example/nfd", "tag": "v1", "pullPolicy": "Never"}
+    worker = container("DaemonSet", "worker", image=image)
+    assert (worker["image"], worker["imagePullPolicy"]) == ("registry.example/nfd:v1", "Never")
+
+
+def test_the_worker_sees_its_node_read_only() -> None:
+    worker = container("DaemonSet", "worker", worker={"mountUsrSrc": True})
+    assert all(each["readOnly"] for each in worker["volumeMounts"])
+    paths = {each["mountPath"] for each in worker["volumeMounts"]}
+    features = "/etc/kubernetes/node-feature-discovery/features.d"
+    assert paths > {"/host-sys", "/host-etc/os-release", "/host-boot", "/host-usr/src", features}
+    assert worker["securityContext"]["runAsNonRoot"] is True
+
+
+@pytest.mark.parametrize("part", ["master", "worker", "gc"])
+def test_a_part_can_be_switched_off(part: str) -> None:
+    switch = {part: {"enable": False}}
+    found = made(rendering.merged(UPSTREAM, {"node-feature-discovery": switch}))
+    assert not any(name.endswith(f"-{part}") for kind, name in found if kind in ("Deployment", "DaemonSet"))
+
+
+def test_every_account_that_is_bound_or_used_is_there() -> None:
+    found = rendering.objects(UPSTREAM)
+    accounts = {name for kind, _, name in found if kind == "ServiceAccount"}
+    for (kind, _, name), document in found.items():
+        if name.startswith(PREFIX) and kind.endswith("Binding"):
+            assert {each["name"] for each in document["subjects"]} <= accounts
+        if name.startswith(PREFIX) and kind in ("Deployment", "DaemonSet", "Job"):
+            assert document["spec"]["template"]["spec"]["serviceAccountName"] in accounts
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"topologyUpdater": {"enable": True}}, "topologyUpdater.enable"),
+        ({"prometheus": {"enable": True}}, "prometheus.enable"),
+        ({"worker": {"networkPolicy": {"enabled": True}}}, "worker.networkPolicy.enabled"),
+        ({"fullnameOverride": "nfd"}, "fullnameOverride"),
+    ],
+)
+def test_what_it_does_not_install_is_told(values: dict[str, Any], word: str) -> None:
+    asked = rendering.merged(UPSTREAM, {"node-feature-discovery": values})
+    with pytest.raises(helm.HelmError, match=rf"does not do {word}: .*nfd.enabled to false"):
+        rendering.documents(asked)
+    rendering.documents({"node-feature-discovery": values})
+
+
+def test_after_removal_a_job_takes_the_labels_away() -> None:
+    job = rendering.one("Job", UPSTREAM, f"{PREFIX}-prune")
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "post-delete"
+    (program,) = job["spec"]["template"]["spec"]["containers"]
+    assert (program["command"], program["args"]) == (["nfd-master"], ["-prune"])
+    without = rendering.merged(UPSTREAM, {"node-feature-discovery": {"postDeleteCleanup": False}})
+    assert ("Job", f"{PREFIX}-prune") not in made(without)

@@ -10,12 +10,13 @@ from click.testing import CliRunner
 
 from deploy.chart import generate
 from groundplane import __version__
+from groundplane.api import node_features
 from groundplane.cli import main as cli
 from groundplane.operator import settings
 
 EVERYTHING: dict[str, Any] = {
     "platform": {"openshift": True},
-    "nfd": {"nodefeaturerules": True},
+    "nfd": {"nodefeaturerules": True, "implementation": "minimal"},
     "operator": {"cleanupCRD": True, "imagePullSecrets": ["pull"], "labels": {"team": "gpu"}},
     "devicePlugin": {"config": {"create": True, "name": "plugin", "data": {"any": "version: v1"}}},
     "migManager": {"config": {"create": True, "name": "mig", "data": {"config.yaml": "version: v1"}}},
@@ -56,11 +57,20 @@ def test_generated_files_are_current() -> None:
     assert generate.outdated() == [], "run: python -m deploy.chart.generate"
 
 
+def crds() -> list[dict[str, Any]]:
+    return [yaml.safe_load(each["data"]) for each in rendering.chart().crds]
+
+
 def test_the_definitions_are_those_of_the_command() -> None:
     printed = CliRunner().invoke(cli.main, ["crds"])
-    documents = [yaml.safe_load(each["data"]) for each in rendering.chart().crds]
-    assert documents == list(yaml.safe_load_all(printed.output))
+    shipped = {each["metadata"]["name"]: each for each in crds()}
+    features = {each["metadata"]["name"] for each in node_features.definitions()}
+    documents = list(yaml.safe_load_all(printed.output))
+    assert documents == [each for name, each in shipped.items() if name not in features]
     assert all(each["metadata"]["annotations"]["groundplane.dev/schema-digest"] for each in documents)
+    assert [each for name, each in shipped.items() if name in features] == sorted(
+        node_features.definitions(), key=lambda each: each["metadata"]["name"]
+    )
 
 
 def test_a_packaged_chart_holds_no_tools(tmp_path: Any) -> None:
@@ -73,7 +83,10 @@ def test_a_packaged_chart_holds_no_tools(tmp_path: Any) -> None:
 # --- every object ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["default", "everything"])
+UPSTREAM = rendering.merged(EVERYTHING, {"nfd": {"implementation": "upstream"}})
+
+
+@pytest.mark.parametrize("values", [{}, EVERYTHING, UPSTREAM], ids=["default", "everything", "upstream"])
 def test_every_object_is_whole_and_says_where_it_belongs(values: dict[str, Any]) -> None:
     for (kind, namespace, name), document in rendering.objects(values, namespace="gpus").items():
         if name in ("map", "gpu-operator-text"):
@@ -309,15 +322,25 @@ def test_a_hook_manages_the_definitions_with_rights_for_just_that(
     }
     spec = found["Job", ns, name]["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    assert (container["command"], container["args"]) == (["manage-crds"], [verb])
+    assert (container["command"], container["args"]) == (["manage-crds"], [verb, "--nfd"])
     assert container["image"] == pod(EVERYTHING)["containers"][0]["image"]
     assert spec["serviceAccountName"] == f"{name}-hook-sa"
     assert spec["imagePullSecrets"] == [{"name": "pull"}]
     assert spec["tolerations"] == pod()["tolerations"]
     rules = found["ClusterRole", "", f"{name}-hook-role"]["rules"]
     assert {each for rule in rules for each in rule["verbs"]} == verbs
-    names = {yaml.safe_load(each["data"])["metadata"]["name"] for each in rendering.chart().crds}
+    names = {each["metadata"]["name"] for each in crds()}
     assert all(set(rule["resourceNames"]) == names for rule in rules if rule["verbs"] != ["create"])
+
+
+def test_the_hooks_leave_the_definitions_of_anothers_node_features_alone() -> None:
+    found = rendering.objects({"nfd": {"enabled": False}, "operator": {"cleanupCRD": True}})
+    for does in ("upgrade", "cleanup"):
+        name = f"gpu-operator-{does}-crd"
+        (container,) = found["Job", rendering.NAMESPACE, name]["spec"]["template"]["spec"]["containers"]
+        assert len(container["args"]) == 1
+        rules = found["ClusterRole", "", f"{name}-hook-role"]["rules"]
+        assert {each for rule in rules for each in rule.get("resourceNames", ())} == {"clusterpolicies.nvidia.com"}
 
 
 def test_hooks_are_there_when_asked_for() -> None:

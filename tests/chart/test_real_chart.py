@@ -93,15 +93,18 @@ def _left(cluster: installed.Cluster, before: set[tuple[str, str, str]]) -> Iter
             yield resource, name
 
 
+FEATURES = ("nodefeaturegroups", "nodefeaturerules", "nodefeatures")
 STAYS = {
     ("namespaces", rendering.NAMESPACE),
     ("customresourcedefinitions", "clusterpolicies.nvidia.com"),
     ("apiservices", "v1.nvidia.com"),
+    *(("customresourcedefinitions", f"{plural}.nfd.k8s-sigs.io") for plural in FEATURES),
+    ("apiservices", "v1alpha1.nfd.k8s-sigs.io"),
     ("leases", "53822513.nvidia.com"),
 }
-"""What stays after `helm uninstall`: the namespace, which Helm made on request; the definition, since deleting it would
-delete every policy (operator.cleanupCRD does), and the API server's own entry for it; the lease, by which a new
-operator knows that the old one has gone."""
+"""What stays after `helm uninstall`: the namespace, which Helm made on request; the definitions, since deleting them
+would delete every policy (operator.cleanupCRD does), and the API server's own entries for their groups; the lease, by
+which a new operator knows that the old one has gone."""
 
 
 @pytest.mark.parametrize("variant", rendering.VARIANTS)
@@ -152,7 +155,10 @@ def test_an_upgrade_brings_the_definition_up_to_date_and_a_rollback_the_policy_b
     make_old(cluster)
     cluster.upgrade({"mig": {"strategy": "none"}})
     (ran,) = hooks.ran
-    assert ran == ("gpu-operator-upgrade-crd", 0, "clusterpolicies.nvidia.com: updated\n")
+    assert ran[:2] == ("gpu-operator-upgrade-crd", 0), ran
+    told = dict(line.split(": ") for line in ran[2].splitlines())
+    assert told.pop("clusterpolicies.nvidia.com") == "updated"
+    assert told.keys() == {f"{plural}.nfd.k8s-sigs.io" for plural in FEATURES}
     definition = cluster.find(CRD)
     assert definition is not None
     wanted = crd.cluster_policy_crd()
@@ -170,6 +176,10 @@ def test_an_upgrade_brings_the_definition_up_to_date_and_a_rollback_the_policy_b
     assert [each["status"] for each in cluster.helm.history(rendering.RELEASE)][-1] == "deployed"
 
 
+def definitions(cluster: installed.Cluster) -> list[str]:
+    return [each["metadata"]["name"] for each in cluster.items(installed.CRD_PATH)]
+
+
 def hook_paths(does: str) -> list[str]:
     name, ns = f"gpu-operator-{does}-crd", rendering.NAMESPACE
     rbac = "/apis/rbac.authorization.k8s.io/v1"
@@ -185,8 +195,10 @@ def hook_paths(does: str) -> list[str]:
 def test_removal_can_take_the_definitions_too(cluster: installed.Cluster, hooks: installed.Hooks) -> None:
     cluster.install({"operator": {"cleanupCRD": True}})
     cluster.uninstall()
-    assert hooks.ran == [("gpu-operator-cleanup-crd", 0, "clusterpolicies.nvidia.com: deleted\n")]
-    assert cluster.find(CRD) is None
+    ((job, status, told),) = hooks.ran
+    assert (job, status) == ("gpu-operator-cleanup-crd", 0), told
+    assert "clusterpolicies.nvidia.com: deleted\n" in told
+    assert not any("nvidia" in each or "nfd" in each for each in definitions(cluster))
     assert [path for path in hook_paths("cleanup") if cluster.find(path)] == []
 
 

@@ -71,7 +71,7 @@ spec:
           imagePullPolicy: {{ . | quote }}
           {{- end }}
           command: [manage-crds]
-          args: [{{ .verb }}]
+          args: [{{ .verb }}{{ if $root.Values.nfd.enabled }}, --nfd{{ end }}]
           resources:
             requests: {cpu: 50m, memory: 64Mi}
             limits: {memory: 256Mi}

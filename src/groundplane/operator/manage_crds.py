@@ -17,7 +17,7 @@ from typing import Any, Final
 import yaml
 
 from .. import __version__
-from ..api import crd
+from ..api import crd, node_features
 from ..cluster import kinds
 from ..cluster.client import Client
 from ..cluster.config import Config
@@ -40,9 +40,9 @@ class DefinitionsError(Exception):
     """A file holds no usable definitions, or a definition cannot come about; the message says which and why."""
 
 
-def shipped() -> list[Document]:
-    """The definitions of the kinds that this version of the operator knows."""
-    return [crd.cluster_policy_crd()]
+def shipped(*, features: bool = False) -> list[Document]:
+    """The definitions of the kinds that this version of the operator knows, with ``features`` node features' too."""
+    return [crd.cluster_policy_crd(), *(node_features.definitions() if features else ())]
 
 
 def load(path: str) -> list[Document]:
@@ -245,7 +245,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``manage-crds``; the exit status. 1 with the reason on standard error, :class:`SystemExit` for misuse."""
     flags = _parser().parse_args(sys.argv[1:] if argv is None else argv)
     try:
-        definitions = [each for path in flags.filepath for each in load(path)] or shipped()
+        definitions = [each for path in flags.filepath for each in load(path)] or shipped(features=flags.nfd)
         asyncio.run(_run(flags, Config.detect(kubeconfig=flags.kubeconfig), definitions))
     except (DefinitionsError, ClusterError, OSError) as error:
         sys.stderr.write(f"manage-crds: {error}\n")
@@ -277,6 +277,9 @@ def _parser() -> argparse.ArgumentParser:
             default=[],
             metavar="PATH",
             help="a file or folder of definitions; may be repeated [those of this version of the operator]",
+        )
+        action.add_argument(
+            "--nfd", action="store_true", help="with those of this version, node-feature-discovery's too"
         )
         action.add_argument(
             "--timeout", type=_seconds, default=TIMEOUT_S, metavar="SECONDS", help=f"how long to wait [{TIMEOUT_S:g}]"
