@@ -158,7 +158,7 @@ class Informer(Generic[T]):
         return isinstance(error, errors.ApiError) and self._failures >= STUBBORN_FAILURES
 
     async def wait_settled(self) -> None:
-        """Until the first listing is complete, or it is clear that it may take for ever; :meth:`run` must be running."""
+        """Until the first listing is complete, or that may clearly take for ever; :meth:`run` must be running."""
         await self._settled.wait()
 
     def on_trouble(self, handler: Callable[[], None]) -> None:
