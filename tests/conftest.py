@@ -14,6 +14,14 @@ settings.register_profile("api", deadline=None, derandomize=True)
 settings.load_profile("api")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With several workers, tests that share a real cluster run in one of them: those of a file, and all of `real/`."""
+    for item in items:
+        if item.get_closest_marker("real"):
+            folder = item.path.parent.name
+            item.add_marker(pytest.mark.xdist_group(folder if folder == "real" else item.path.name))
+
+
 def unavailable(reason: str) -> None:
     """End a test that cannot run on this machine: skipped on a person's, failed in CI, where nothing may go missing."""
     if os.environ.get("CI") == "true":
