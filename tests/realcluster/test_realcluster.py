@@ -1,10 +1,10 @@
 """The real cluster itself: it comes up, its parts come back when they are killed, and nothing of it is left behind."""
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -55,16 +55,20 @@ def test_a_machine_without_go_and_without_the_wheel_says_so(monkeypatch: pytest.
 def test_leftovers_of_dead_processes_go_and_those_of_live_ones_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workfolder.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(cgroups, "hierarchies", list)
-    gone = subprocess.Popen(["true"])
-    gone.wait()
-    dead, alive = (tmp_path / f"{workfolder.PREFIX}{pid}-x" for pid in (gone.pid, os.getpid()))
-    dead.mkdir()
-    alive.mkdir()
-    workfolder.remove_leftovers()
+    script = "import os, signal; from testing.realcluster import workfolder; print(workfolder.make(), flush=True); "
+    script += "os.kill(os.getpid(), signal.SIGKILL)"
+    killed = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, check=False)
+    dead = Path(killed.stdout.strip())
+    assert dead.is_dir()
+    alive = workfolder.make()
     assert not dead.exists()
-    assert alive.exists()
+    subprocess.run([sys.executable, "-c", "from testing.realcluster.workfolder import make; make()"], check=True)
+    assert alive.is_dir()
+    workfolder.remove(alive)
+    assert not alive.exists()
 
 
 @pytest.mark.real
