@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +39,24 @@ class Usage(msgspec.Struct, frozen=True):
     cpu_s: float
 
 
+STOP_S = 20.0
+"""How long a process may take to end when it is asked to; then it is killed."""
+
+
 class Child:
     """A process whose use of memory and CPU is measured. Its output is kept for the case that it fails."""
 
-    def __init__(self, arguments: Sequence[str], environment: dict[str, str] | None = None) -> None:
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in stop()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", *arguments],
-            env={**os.environ, **(environment or {})},
-            stdout=self._log,
-            stderr=self._log,
+            argv, env={**os.environ, **(environment or {})}, stdout=self._log, stderr=self._log
         )
 
     def check(self) -> None:
-        """Raise with the end of the output when the process has ended by itself with an error."""
-        if self._process.poll():
-            raise RuntimeError(f"{self._process.args!r} ended: {self.output()[-2000:]}")
+        """Raise with the end of the output when the process has ended by itself."""
+        status = self._process.poll()
+        if status is not None:
+            raise RuntimeError(f"{self._process.args!r} ended ({status}): {self.output()[-2000:]}")
 
     def output(self) -> str:
         """What the process printed."""
@@ -73,26 +75,51 @@ class Child:
         found = dict(line.split(":", 1) for line in lines if ":" in line)
         return int(found[field].split()[0]) / 1024 if field in found else 0.0
 
+    def cpu_s(self) -> float:
+        """CPU seconds so far, 0 on a system without /proc."""
+        return cpu_of(self._process.pid)
+
     async def stop(self) -> Usage:
         """End it by SIGTERM and wait for it; the loop goes on serving what it still has to say."""
+        if self._process.poll() is not None:  # ended by itself, which check() tells
+            self._log.close()
+            return Usage(0.0, 0.0)
         peak = self.memory_mib("VmHWM")
         self._process.send_signal(signal.SIGTERM)
-        _pid, status, usage = await asyncio.to_thread(os.wait4, self._process.pid, 0)
+        waiting = asyncio.create_task(asyncio.to_thread(os.wait4, self._process.pid, 0))
+        try:
+            _pid, status, usage = await asyncio.wait_for(asyncio.shield(waiting), STOP_S)
+        except TimeoutError:
+            self.kill()
+            _pid, status, usage = await waiting
         self._process.returncode = os.waitstatus_to_exitcode(status)
         self._log.close()
         return Usage(peak, usage.ru_utime + usage.ru_stime)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds of a process so far, 0 on a system without /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def operator(kubeconfig: Path, namespace: str) -> Child:
     """Start the shipped operator."""
     flags = ("--leader-elect", "--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0")
     settings = {"KUBECONFIG": str(kubeconfig), "OPERATOR_NAMESPACE": namespace}
-    return Child(["groundplane", "operator", *flags], settings)
+    return Child([sys.executable, "-m", "groundplane", "operator", *flags], settings)
 
 
 def bare_client(url: str, in_flight: int) -> Child:
     """Start the bare client."""
-    return Child(["bench.process", url, str(in_flight)])
+    return Child([sys.executable, "-m", "bench.process", url, str(in_flight)])
 
 
 async def patch_all(url: str, in_flight: int) -> None:
