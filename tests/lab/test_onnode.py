@@ -134,7 +134,12 @@ def test_what_a_node_needs_beforehand(place: Place, driver: str | None) -> None:
     tool = place.root.path("/usr/bin/nvidia-smi")
     assert tool.exists() is (driver is not None)
     assert driver is None or tool.stat().st_mode & stat.S_IXUSR
-    assert host.attach(place.root.path(onnode.FOLDER)).driver_version == driver
+    machine = place.root.path(onnode.FOLDER) / "host"
+    assert not (machine / ".lock").exists()
+    before = sorted(machine.rglob("*"))
+    found = host.attach(place.root.path(onnode.FOLDER))
+    assert (found.driver_version, len(found.pci_devices())) == (driver, 2)
+    assert sorted(machine.rglob("*")) == before, "it is booted; a program without rights over it may come first"
 
 
 # --- what a container sees --------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ signals, ports and API server are the container's own. What no test node has, a 
 that all containers of the node share. The cut:
 
 - **simulated** (`ctx.host`): `/sys`, `/proc` and `/dev` of the GPUs and their modules, `/etc/os-release`, whether the
-  host has a driver. They lie in `/run/groundplane/host` and are made by the first program that finds none (as a boot
-  would); emptying the folder is a reboot.
+  host has a driver. They lie in `/run/groundplane/host`; if they are missing the first program makes them, as a boot
+  would.
 - **real** (`ctx.path`, `ctx.write`): every other file. `/run/nvidia`, `/var/run/cdi`, `/usr/local/nvidia`,
   `/var/lib/kubelet`, the runtime's configuration and `/host` are what the pod mounts of the node.
 
@@ -16,9 +16,10 @@ at `/sys/module`, where its probe looks.
 
 The node must provide:
 
+- the files of `host.node_files`, among them `/run/groundplane/node.yaml`, a node file (docs/reference/node-file.md) of
+  this node alone,
 - the folder `/run/groundplane` in every container at the same path (containerd: a mount of the `base_runtime_spec` of
-  the runtime runc), in it the file `node.yaml`, a node file (docs/reference/node-file.md) of this node alone,
-- the files of `host.node_files` if it has a driver of its own,
+  the runtime runc),
 - a containerd that is started again when it ends and reads `/etc/containerd/conf.d/*.toml`,
 - the image under the operands' names (`python -m deploy.image aliases`).
 """

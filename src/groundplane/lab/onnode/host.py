@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import struct
+import tempfile
 from collections.abc import Iterator, MutableSet
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ BASE_SPEC = "/etc/containerd/base-spec.json"
 """Where a test node has the OCI specification that containers start from."""
 
 _MACHINE = "host"
+_LOCK = ".lock"
 _BOOTED = "/run/booted"
 _HANDLERS = "/run/runtime-handlers.json"
 _NRI = "/run/nri-plugins"
@@ -123,7 +125,7 @@ def _locked(folder: Path) -> Iterator[None]:
     """Keep other processes of the node out; HostError if this one may not write to the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise HostError(
             f"the simulated host cannot be booted: {error}; the first program of a node must run as root and find the "
@@ -152,11 +154,18 @@ def attach(folder: Path, *, machine: Path | None = None, runtime_socket: Path | 
 def node_files(spec: NodeSpec) -> dict[str, str]:
     """The files a real node must have before its services start, path to text; those in `/usr/bin` are executable.
 
-    All have their description. A node with a driver of its own has that driver's files, and NVIDIA's runtime too, as
-    its administrator would install it: containerd must read `/etc/containerd/conf.d/*.toml` and have its containers'
-    base in `BASE_SPEC`. A toolkit that runs as a pod puts its own file beside that and takes it away again.
+    All have their description and the machine that it describes, booted, so that programs without rights over it find
+    it. A node with a driver of its own has that driver's files, and NVIDIA's runtime too, as its administrator would
+    install it: containerd must read `/etc/containerd/conf.d/*.toml` and have its containers' base in `BASE_SPEC`. A
+    toolkit that runs as a pod puts its own file beside that and takes it away again.
     """
-    files = {f"{FOLDER}/{SPEC}": msgspec.json.encode({"nodes": [msgspec.to_builtins(spec)]}).decode()}
+    with tempfile.TemporaryDirectory(prefix="gp-") as name:
+        folder = Path(name)
+        document = {"nodes": [msgspec.to_builtins(spec)]}
+        (folder / SPEC).write_bytes(msgspec.json.encode(document))
+        attach(folder)
+        made = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != _LOCK)
+        files = {f"{FOLDER}/{path.relative_to(folder)}": path.read_text() for path in made}
     return files | (_preinstalled(spec.host_driver) if spec.host_driver else {})
 
 
