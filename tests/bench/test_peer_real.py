@@ -1,0 +1,31 @@
+"""The race itself, small: 20 nodes on a real kube-apiserver, every phase once."""
+
+import json
+from typing import Any
+
+import pytest
+from conftest import unavailable
+
+from bench.peer import __main__ as peer
+from testing.realcluster import build
+
+pytestmark = pytest.mark.real
+
+
+def test_twenty_nodes(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        build.ensure(build.CONTROL_PLANE)
+    except build.UnavailableError as error:
+        unavailable(str(error))
+    status = peer.main(["--nodes", "20", "--rounds", "1", "--quiet-s", "3", "--skip-peer", "-o", "json"])
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert status == 0, document["verdicts"]
+    assert len(document["labelling"][0]["ratios"]) == 1
+    host, driver = document["runs"]
+    assert (host["policy"], driver["policy"]) == peer.POLICIES
+    for run in (host, driver):
+        assert ["patch", "nodes", 20] in run["cold"]
+        assert run["join_writes"] == 1 and len(run["joins_s"]) == 11
+        assert run["peak_mib"] > 0 and run["cpu_s"] > 0 and run["labelling"]["server_cpu_s"] > 0
+    assert ["watch", "pods", 1] in driver["cold"], "a driver's pods are followed"
+    assert document["verdicts"][4]["answer"] == "met", "quiet"
