@@ -38,8 +38,6 @@ HELM_TIMEOUT_S = 300
 HTTP_CREATED = 201
 EVERYTHING = {name: {"enabled": True} for name in ("gds", "gdrcopy", "dcgm", "nodeStatusExporter", "sandboxWorkloads")}
 """Values that switch on what is off by default, for the images it needs."""
-BOOT = "from pathlib import Path; from groundplane.lab.onnode import FOLDER, host; host.attach(Path(FOLDER))"
-"""Run as root on a node: its simulated machine boots, before a program that may not do so comes first."""
 
 
 class GpuCluster:
@@ -92,8 +90,6 @@ class GpuCluster:
         """Build the image, start the cluster, load the image under all names."""
         self.cluster.start()
         self._log("the nodes are ready")
-        for node in self.cluster.nodes.values():
-            node.run([sys.executable, "-c", BOOT])
         with tempfile.TemporaryDirectory(prefix="groundplane-images-") as scratch:
             path = Path(scratch, "images.tar")
             self._log(f"making an archive of {len(self.references)} images")
