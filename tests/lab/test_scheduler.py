@@ -142,6 +142,7 @@ async def test_preferred_affinity_and_soft_taints_order_nodes() -> None:
         world.node("n1", taints=[{**TAINT, "effect": "PreferNoSchedule"}])
         world.node("n2")
         world.node("n3", {"disk": "fast"})
+        await world.settle()
         pod(world, "plain")
         await world.settle()
         assert where(world, "plain") == "n2"

@@ -47,7 +47,7 @@ CONFLICT = "pod affinity terms conflict. not found"
 class Search(NamedTuple):
     """What a look at the nodes found: those that fit, why the others do not, and how many were out of the question."""
 
-    fitting: list[str]
+    fits: list[str]
     refused: dict[str, fitting.Refusal]
     elsewhere: int = 0
     conflict: bool = False
@@ -164,6 +164,8 @@ class Scheduler:
             self._nominated[before].pop(key, None)
             if not self._nominated[before]:
                 del self._nominated[before]
+            if new is None or not objects.node_name(new):
+                self._retry(before)
         if after and new is not None:
             self._nominated[after][key] = Load.of(new["spec"])
 
@@ -258,12 +260,12 @@ class Scheduler:
             return
         load = Load.of(spec)
         search = self._search(pod, load)
-        if not search.fitting:
+        if not search.fits:
             self._refuse(key, pod, load, search)
             return
         nominated = _nomination(pod)
-        ranked = min(search.fitting, key=lambda each: self._rank(spec, load, each))
-        name = nominated if nominated in search.fitting else ranked
+        ranked = min(search.fits, key=lambda each: self._rank(spec, load, each))
+        name = nominated if nominated in search.fits else ranked
         self._api.bind(key[1], key[0], name)
         if self._record_bindings:
             text = f"Successfully assigned {key[0]}/{key[1]} to {name}"
@@ -298,8 +300,8 @@ class Scheduler:
             if refusal is not None:
                 found.refused[name] = refusal
                 continue
-            found.fitting.append(name)
-            if len(found.fitting) >= ENOUGH and pinned is None:
+            found.fits.append(name)
+            if len(found.fits) >= ENOUGH and pinned is None:
                 self._next_start = (self._next_start + looked_at) % len(self._order)
                 break
         return found
