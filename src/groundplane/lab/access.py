@@ -160,6 +160,62 @@ def check(api: Api, user: User, wanted: Attributes) -> None:
     raise status.forbidden(wanted.resource, wanted.group, wanted.name, why)
 
 
+RBAC = "rbac.authorization.k8s.io"
+
+
+def check_escalation(api: Api, res: Resource, document: Document, user: User) -> None:
+    """Raise the 403 of a role, or of a binding to one, that holds rights its writer does not hold.
+
+    Who may `escalate` roles, or `bind` the role in question, is exempt.
+    """
+    namespace = document["metadata"].get("namespace", "")
+    if res.plural.endswith("roles"):
+        rules, exempt = document.get("rules") or [], Attributes("escalate", RBAC, res.plural, "", namespace)
+    elif res.plural.endswith("bindings"):
+        reference = document["roleRef"]
+        plural = "clusterroles" if reference["kind"] == "ClusterRole" else "roles"
+        rules = _role_rules(api, reference, namespace)
+        exempt = Attributes("bind", RBAC, plural, "", namespace, reference["name"])
+    else:
+        return
+    if allowed(api, user, exempt):
+        return
+    held = list(_rules(api, user, namespace))
+    lacking = [text for rule in rules for text in _lacking(held, rule)]
+    if lacking:
+        groups = " ".join(f'"{group}"' for group in user.groups)
+        why = f'user "{user.name}" (groups=[{groups}]) is attempting to grant RBAC permissions not currently held:\n'
+        raise status.forbidden(res.plural, res.group, document["metadata"]["name"], why + "\n".join(lacking))
+
+
+def _lacking(held: list[Document], rule: Document) -> Iterator[str]:
+    """Yield what of a rule is not covered by the rules that are held, as the API server prints it."""
+    names = rule.get("resourceNames") or [""]
+    named = f", ResourceNames:{_quoted(names)}" if rule.get("resourceNames") else ""
+    for group in rule.get("apiGroups") or ():
+        for resource in rule.get("resources") or ():
+            plural, _, sub = resource.partition("/")
+            verbs = [
+                verb
+                for verb in rule["verbs"]
+                if not all(
+                    any(_covers(mine, Attributes(verb, group, plural, sub, "", name)) for mine in held)
+                    for name in names
+                )
+            ]
+            if verbs:
+                what = f"APIGroups:{_quoted([group])}, Resources:{_quoted([resource])}{named}"
+                yield f"{{{what}, Verbs:{_quoted(verbs)}}}"
+    for path in rule.get("nonResourceURLs") or ():
+        verbs = [v for v in rule["verbs"] if not any(_covers(mine, Attributes(v, path=path)) for mine in held)]
+        if verbs:
+            yield f"{{NonResourceURLs:{_quoted([path])}, Verbs:{_quoted(verbs)}}}"
+
+
+def _quoted(texts: list[str]) -> str:
+    return "[" + " ".join(f'"{text}"' for text in texts) + "]"
+
+
 def review(api: Api, res: Resource, sent: Document, caller: str) -> Document:
     """Return the status of a review object."""
     user = User.decode(caller)

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from . import (
+    access,
     admission,
     bootstrap,
     conversion,
@@ -295,10 +296,12 @@ class Api:
         for attempt in range(_NAME_TRIES):
             document = self._prepare_new(res, sent, ns, options)
             name, space = document["metadata"]["name"], document["metadata"].get("namespace", "")
-            if self.store.get(res.storage, space, name) is None:
+            held = self.store.get(res.storage, space, name)
+            if held is None:
                 break
             if meta.get("name") or attempt == _NAME_TRIES - 1:
-                raise status.already_exists(res.plural, res.group, name)
+                deleted = bool(held.document["metadata"].get("deletionTimestamp"))
+                raise status.already_exists(res.plural, res.group, name, deleted=deleted)
         return conversion.outgoing(res, self._commit_new(res, document, options))
 
     def _prepare_new(
@@ -317,9 +320,14 @@ class Api:
         if self.track_updates and not applied:
             self._track(res, None, defaults.as_given(res, document, given), options.manager, "")
         document = admission.admit(self, res, document)
+        self._check_escalation(res, document, options)
         if causes := objects.metadata_problems(res, meta) + validation.problems(self, res, document, None):
             raise status.invalid(res.kind, res.group, meta["name"], causes)
         return document
+
+    def _check_escalation(self, res: Resource, document: Document, options: Options) -> None:
+        if self.rbac and options.user and res.group == access.RBAC:
+            access.check_escalation(self, res, document, access.User.decode(options.user))
 
     def _place(self, res: Resource, meta: Document, ns: str | None) -> None:
         if not res.namespaced:
@@ -518,6 +526,7 @@ class Api:
         causes += validation.problems(self, res, document, before, subresource)
         if causes:
             raise status.invalid(res.kind, res.group, name, causes)
+        self._check_escalation(res, document, options)
         if managed:
             document["metadata"]["managedFields"] = managed
         if not applied and self.track_updates:
@@ -596,7 +605,7 @@ class Api:
         `preconditions` may hold uid and resourceVersion. `propagation` is Foreground, Background or Orphan.
         """
         old = self.stored(res, name, ns)
-        objects.check_preconditions(res, name, old.document, dict(preconditions or {}))
+        objects.check_deletion(res, name, old.document, preconditions or {})
         if orphan_dependents is not None:
             propagation = "Orphan" if orphan_dependents else "Background"
         return conversion.outgoing(res, deletion.delete(self, res, old, propagation, grace_period_s, dry_run))

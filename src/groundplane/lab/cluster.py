@@ -19,6 +19,7 @@ from ..api import crd, names, release
 from ..cluster import client as cluster_client
 from ..cluster import config as cluster_config
 from ..cluster import kinds
+from ..operands import rbac as operand_rbac
 from ..operator import process as operator_process
 from . import access, http, programs, resources, scheduler
 from . import api as lab_api
@@ -49,6 +50,28 @@ def data(name: str) -> Any:
     """Return a YAML document that ships with the lab."""
     text = package_files.files(__package__).joinpath("data", name).read_text(encoding="utf-8")
     return yaml.safe_load(text)
+
+
+def _handed_on() -> list[dict[str, Any]]:
+    """Roles for what the operator grants its operands: nobody may grant what he does not hold."""
+    accounts = operand_rbac.ACCOUNTS.values()
+    cluster = [rule.policy().to_dict() for account in accounts for rule in account.cluster]
+    own = [rule.policy().to_dict() for account in accounts for rule in account.role]
+    return [
+        *_role_and_binding("ClusterRole", cluster, {}),
+        *_role_and_binding("Role", [operand_rbac.USE_PRIVILEGED.to_dict(), *own], {"namespace": OPERATOR_NAMESPACE}),
+    ]
+
+
+def _role_and_binding(kind: str, rules: list[dict[str, Any]], place: dict[str, str]) -> list[dict[str, Any]]:
+    group = access.RBAC
+    head = {"apiVersion": f"{group}/v1", "metadata": {"name": "gpu-operator-grants", **place}}
+    subject = {"kind": "ServiceAccount", "name": "gpu-operator", "namespace": OPERATOR_NAMESPACE}
+    reference = {"apiGroup": group, "kind": kind, "name": "gpu-operator-grants"}
+    return [
+        {**head, "kind": kind, "rules": rules},
+        {**head, "kind": f"{kind}Binding", "roleRef": reference, "subjects": [subject]},
+    ]
 
 
 class LabError(RuntimeError):
@@ -147,7 +170,7 @@ class Lab:
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OPERATOR_NAMESPACE}},
         )
         if self.api.rbac:
-            self._grant(data("operator-rbac.yaml"))
+            self._grant([*data("operator-rbac.yaml"), *_handed_on()])
         for spec in self._specs:
             self.add_node(spec)
         self._spawn("hollow", self.hollow.run())

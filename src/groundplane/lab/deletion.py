@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from . import crd, objects, resources
 from .objects import Document
 from .resources import Resource
-from .status import StatusError, invalid
+from .status import forbidden
 from .store import Stored
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 _FINALIZER = {"Foreground": FOREGROUND, "Orphan": ORPHAN}
-_POLICIES = ("Background", "Foreground", "Orphan")
+_PROTECTED = ("default", "kube-system", "kube-public")
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -26,8 +26,8 @@ def delete(
     api: Api, res: Resource, old: Stored, propagation: str | None, grace_period_s: int | None, dry_run: bool
 ) -> Document:
     """Remove an object, or mark it when finalizers, a grace period or a namespace's content hold it."""
-    if propagation is not None and propagation not in _POLICIES:
-        raise _bad_policy(propagation)
+    if res is resources.NAMESPACES and old.key[1] in _PROTECTED:
+        raise forbidden(res.plural, res.group, old.key[1], "this namespace may not be deleted")
     meta = dict(old.document["metadata"])
     meta["finalizers"] = _finalizers(res, meta.get("finalizers") or [], propagation)
     if not meta["finalizers"]:
@@ -53,11 +53,6 @@ def delete(
     meta["resourceVersion"] = str(revision)
     api.store.put(res.storage, old.key, document, revision)
     return document
-
-
-def _bad_policy(propagation: str) -> StatusError:
-    cause = objects.not_supported("propagationPolicy", propagation, _POLICIES)
-    return invalid("DeleteOptions", "", "", [cause])
 
 
 def _finalizers(res: Resource, held: list[str], propagation: str | None) -> list[str]:

@@ -150,7 +150,7 @@ def _all(registry: Registry, core: bool, version: str) -> Document:
     known: dict[str, list[str]] = {"": ["v1"]} if core else groups(registry)
     items = [
         {
-            "metadata": {"name": group or None, "creationTimestamp": None},
+            "metadata": {**({"name": group} if group else {}), "creationTimestamp": None},
             "versions": [
                 {"version": item, "resources": _aggregated_resources(registry, group, item), "freshness": "Current"}
                 for item in versions
@@ -161,6 +161,12 @@ def _all(registry: Registry, core: bool, version: str) -> Document:
     return {
         "kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{version}", "metadata": {}, "items": items,
     }  # fmt: skip
+
+
+def _response_kind(resource: Resource, group: str, version: str, kind: str) -> Document:
+    """Return the kind of an answer; built-in ones leave out the group and version under which they are listed."""
+    own = (group, version) == (resource.group, resource.version) and not resource.custom
+    return _kind("", "", kind) if own else _kind(group, version, kind)
 
 
 def _aggregated_resources(registry: Registry, group: str, version: str) -> list[Document]:
@@ -174,7 +180,7 @@ def _kind(group: str, version: str, kind: str) -> dict[str, Any]:
 def _aggregated_entry(resource: Resource) -> Document:
     entry: Document = {
         "resource": resource.plural,
-        "responseKind": _kind(resource.group, resource.version, resource.kind),
+        "responseKind": _response_kind(resource, resource.group, resource.version, resource.kind),
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": resource.singular_name,
         "verbs": list(resource.verbs),
@@ -185,7 +191,11 @@ def _aggregated_entry(resource: Resource) -> Document:
         entry["categories"] = list(resource.categories)
     if resource.subresources:
         entry["subresources"] = [
-            {"subresource": name, "responseKind": _kind(*_sub_kind(resource, name)), "verbs": list(_SUB_VERBS[name])}
+            {
+                "subresource": name,
+                "responseKind": _response_kind(resource, *_sub_kind(resource, name)),
+                "verbs": list(_SUB_VERBS[name]),
+            }
             for name in resource.subresources
         ]
     return entry

@@ -12,10 +12,24 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
+import msgspec
+import yaml
 from aiohttp import web
 from multidict import MultiDict
 
-from . import access, bodies, conversion, discovery, openapi, remote, representation, requests, selectors, status
+from . import (
+    access,
+    bodies,
+    conversion,
+    discovery,
+    openapi,
+    remote,
+    representation,
+    requests,
+    resources,
+    selectors,
+    status,
+)
 from . import api as lab_api
 from .access import ADMIN, ANONYMOUS, Attributes, User
 from .api import Api, Clock, Options
@@ -153,7 +167,7 @@ class Handler:
             response = _failure(error)
         if context.entry is not None:
             context.entry.code = response.status
-        return response
+        return _as_yaml(response) if context.accept.startswith(_YAML) else response
 
     def _user(self, request: web.BaseRequest) -> User:
         header = request.headers.get("Authorization", "")
@@ -203,7 +217,8 @@ class Handler:
         """Refuse what access control does not allow the caller."""
         name = target.name or _selected_name(target, context.query)
         kind = target.resource
-        wanted = Attributes(verb, kind.group, kind.plural, target.subresource, target.namespace, name)
+        namespace = name if kind is resources.NAMESPACES else target.namespace
+        wanted = Attributes(verb, kind.group, kind.plural, target.subresource, namespace, name)
         access.check(self.api, context.user, wanted)
 
     async def _fail(self, context: Context, rule: Rule) -> None:
@@ -221,8 +236,8 @@ class Handler:
         """Discovery, OpenAPI, version and health: whatever is not a resource."""
         access.check(self.api, context.user, Attributes("get", path=path))
         if context.request.method not in ("GET", "HEAD"):
-            raise status.no_such_path()
-        if path in ("/healthz", "/livez", "/readyz"):
+            raise status.method_not_supported()
+        if path.partition("/")[2].partition("/")[0] in ("healthz", "livez", "readyz"):
             return web.Response(body=b"ok", content_type="text/plain")
         found = self._documents.answer(path)
         if found is not None:
@@ -237,7 +252,7 @@ class Handler:
         if target.subresource == "log":
             return await remote.logs(self.api, self.nodes, context.request, query, target.namespace, target.name)
         if target.subresource in ("token", "eviction", "binding", "finalize"):
-            raise status.method_not_supported(target.resource.plural, target.resource.group, "get")
+            raise status.method_not_supported()
         subresource = target.subresource or None
         form = representation.wanted(context.accept)
         document = self.api.get(target.resource, target.name, target.namespace, subresource=subresource)
@@ -279,20 +294,22 @@ class Handler:
         initial = query.get("sendInitialEvents")
         _check_watch_list(query)
         version = query.get("resourceVersion")
+        if version and not version.isdigit():
+            text = (
+                f'resourceVersion: Invalid value: "{version}": strconv.ParseUint: parsing "{version}": invalid syntax'
+            )
+            raise status.StatusError(500, "", text)
         if initial == "false" and version in (None, "", "0"):
             version = str(self.api.store.revision)
         elif truthy(initial):
             version = None
-        fields = query.get("fieldSelector")
-        if target.name:
-            fields = f"metadata.name={target.name}" + (f",{fields}" if fields else "")
         error = _injected(context.rule) if context.rule is not None and context.rule.answer == 410 else None
         watch: Watch | None = None
         if error is None:
             try:
                 watch = self.api.watch(
                     res, target.namespace or None, resource_version=version, labels=query.get("labelSelector"),
-                    fields=fields,
+                    fields=query.get("fieldSelector"),
                 )  # fmt: skip
             except status.StatusError as failure:
                 if failure.code != 410:
@@ -347,7 +364,7 @@ class Handler:
             document = self._create_in(target, sent, options)
             return _json(representation.encode(document), code=201, options=options)
         if target.name:
-            raise status.method_not_supported(target.resource.plural, target.resource.group, "create")
+            raise status.method_not_supported()
         document = self.api.create(target.resource, sent, target.namespace or None, options=options)
         return self._written(context, target, document, options, code=201)
 
@@ -370,7 +387,7 @@ class Handler:
         elif sub == "token":
             return service_account_token(self.api, name, ns, sent)
         else:
-            raise status.method_not_supported(target.resource.plural, target.resource.group, "create")
+            raise status.method_not_supported()
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
     async def _update(self, context: Context, target: Target) -> web.StreamResponse:
@@ -415,20 +432,24 @@ class Handler:
         result: Document = asked if isinstance(asked, dict) else {}
         query = context.query
         if "gracePeriodSeconds" in query:
-            result["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
+            result["gracePeriodSeconds"] = _number(query, "gracePeriodSeconds")
         if "propagationPolicy" in query:
             result["propagationPolicy"] = query["propagationPolicy"]
         if "orphanDependents" in query:
             result["orphanDependents"] = truthy(query["orphanDependents"])
         if query.get("dryRun"):
             result["dryRun"] = query.getall("dryRun")
-        if causes := requests.dry_run_problems(result.get("dryRun") or []):
+        grace = result.get("gracePeriodSeconds")
+        if grace is not None and not isinstance(grace, int):
+            text = "cannot unmarshal string into Go struct field DeleteOptions.gracePeriodSeconds of type int64"
+            raise status.bad_request(f"json: {text}")
+        if causes := requests.deletion_problems(result):
             raise status.invalid("DeleteOptions", "meta.k8s.io", "", causes)
         return result
 
     async def _delete(self, context: Context, target: Target) -> web.StreamResponse:
         if target.subresource:
-            raise status.method_not_supported(target.resource.plural, target.resource.group, "delete")
+            raise status.method_not_supported()
         asked = await self._delete_options(context)
         res = target.resource
         document = self.api.delete(
@@ -482,6 +503,7 @@ class _Stream:
         self._form = form
         self._request = context.request
         self._include = context.query.get("includeObject", "Metadata")
+        self._began = False
         asked = _number(context.query, "timeoutSeconds")
         self._limit_s = float(asked) if asked else _WATCH_LIMIT_S
 
@@ -524,7 +546,13 @@ class _Stream:
         if not events:
             return
         api, res = self._handler.api, self._watch.resource
-        lines = [representation.event_line(api, res, kind, event, self._form, self._include) for kind, event in events]
+        lines = [
+            representation.event_line(
+                api, res, kind, event, self._form, self._include, first=not (self._began or index)
+            )
+            for index, (kind, event) in enumerate(events)
+        ]
+        self._began = True
         for start in range(0, len(lines), 256):
             await self._response.write(b"".join(lines[start : start + 256]))
 
@@ -568,6 +596,17 @@ def _json(body: bytes, *, code: int = 200, options: Options | None = None) -> we
     for warning in options.warnings if options is not None else ():
         response.headers.add("Warning", '299 - "' + warning.replace("\\", "\\\\").replace('"', '\\"') + '"')
     return response
+
+
+_YAML = "application/yaml"
+
+
+def _as_yaml(response: web.StreamResponse) -> web.StreamResponse:
+    """Return an answer as YAML for who asked for that; streams stay as they are."""
+    if not isinstance(response, web.Response) or response.content_type != "application/json":
+        return response
+    text = yaml.safe_dump(msgspec.json.decode(response.body), sort_keys=True)
+    return web.Response(body=text.encode(), status=response.status, headers={"Content-Type": _YAML})
 
 
 def _failure(error: status.StatusError) -> web.Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -238,6 +239,17 @@ def check_preconditions(resource: Resource, name: str, stored: Document, sent: D
         raise status.StatusError(500, "", f'strconv.ParseUint: parsing "{version}": invalid syntax')
     if version and version not in ("0", meta["resourceVersion"]):
         raise status.stale(resource.plural, resource.group, name)
+
+
+def check_deletion(resource: Resource, name: str, stored: Document, asked: Mapping[str, Any]) -> None:
+    """Raise the 409 of a deletion that is about another object, or another version of it."""
+    meta = stored["metadata"]
+    pairs = (("uid", "UID", "deleted and then recreated"), ("resourceVersion", "ResourceVersion", "modified"))
+    for key, word, happened in pairs:
+        wanted = asked.get(key)
+        if wanted is not None and wanted != meta[key]:
+            why = f"the {word} in the precondition ({wanted}) does not match the {word} in record ({meta[key]})"
+            raise status.conflict(resource.kind, resource.group, name, f"{why}. The object might have been {happened}")
 
 
 def _wrong_uid(resource: Resource, meta: Document, uid: str) -> str:

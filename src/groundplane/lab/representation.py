@@ -27,7 +27,7 @@ def wanted(accept: str) -> str:
     acceptable = False
     for entry in accept.split(","):
         media, *parameters = [part.strip() for part in entry.split(";")]
-        if media not in ("application/json", "*/*", "application/*"):
+        if media not in (*_SERVED, "*/*"):
             continue
         values = dict(part.partition("=")[::2] for part in parameters)
         kind = values.get("as", "")
@@ -105,14 +105,16 @@ def _metadata(document: Document) -> Document:
     return {"kind": METADATA, "apiVersion": _META_VERSION, "metadata": document["metadata"]}
 
 
-def event_line(api: Api, res: Resource, kind: str, event: Any, form: str, include: str) -> bytes:
-    """Return one watch event as a line."""
+def event_line(api: Api, res: Resource, kind: str, event: Any, form: str, include: str, *, first: bool) -> bytes:
+    """Return one watch event as a line; only the first of a watch says which columns a table has."""
     if form == PLAIN and not conversion.converts(res):
         line: bytes = event.line(kind)
         return line
     document = conversion.outgoing(res, event.new.document)
     if form == TABLE:
         document = tables.of_objects(res, [document], {}, include, api.clock.now())
+        if not first:
+            document["columnDefinitions"] = None
     elif form == METADATA:
         document = _metadata(document)
     return encode({"type": kind, "object": document}) + b"\n"

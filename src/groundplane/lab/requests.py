@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from multidict import MultiDict
@@ -14,6 +15,7 @@ from .status import Cause
 
 _VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _VALIDATIONS = ("", "Ignore", "Strict", "Warn")
+_POLICIES = ("Foreground", "Background", "Orphan")
 _MANAGER_LIMIT = 128
 _STREAMED = ("exec", "attach", "portforward", "proxy")
 
@@ -46,6 +48,20 @@ def option_problems(query: MultiDict[str]) -> list[Cause]:
             break
     if validation not in _VALIDATIONS:
         causes.append(objects.not_supported("fieldValidation", validation, _VALIDATIONS))
+    return causes
+
+
+def deletion_problems(options: Mapping[str, Any]) -> list[Cause]:
+    """Return what is wrong with the options of a deletion."""
+    causes = dry_run_problems(options.get("dryRun") or [])
+    policy = options.get("propagationPolicy")
+    if policy is not None and policy not in _POLICIES:
+        texts = ", ".join(f'"{item}"' for item in (*_POLICIES, "nil"))
+        text = f"Unsupported value: {objects.quoted(policy)}: supported values: {texts}"
+        causes.append(Cause("FieldValueNotSupported", text, "propagationPolicy"))
+    elif policy is not None and options.get("orphanDependents") is not None:
+        text = "orphanDependents and deletionPropagation cannot be both set"
+        causes.append(objects.invalid("propagationPolicy", policy, text))
     return causes
 
 
@@ -89,23 +105,22 @@ def _check_scope(resource: Resource, namespace: str, name: str, method: str) -> 
         raise status.no_such_path()
     if resource.namespaced and not namespace and (name or method == "DELETE"):
         raise status.no_such_path()
+    if resource.namespaced and not namespace and method == "POST":
+        raise status.method_not_supported()
 
 
 def _verb(method: str, name: str, subresource: str, query: Mapping[str, str], resource: Resource) -> str:
     verb = _VERBS.get(method)
     if verb is None:
-        raise status.method_not_supported(resource.plural, resource.group, method.lower())
+        raise status.method_not_supported()
     if subresource in _STREAMED:
         return "create"
-    if verb == "get" and not subresource:
-        if truthy(query.get("watch")):
-            verb = "watch"
-        elif not name:
-            verb = "list"
+    if verb == "get" and not name:
+        verb = "watch" if truthy(query.get("watch")) else "list"
     elif verb == "delete" and not name:
         verb = "deletecollection"
     if verb in ("update", "patch") and not name:
-        raise status.method_not_supported(resource.plural, resource.group, verb)
+        raise status.method_not_supported()
     if not subresource and verb not in resource.verbs:
-        raise status.method_not_supported(resource.plural, resource.group, verb)
+        raise status.method_not_supported()
     return verb

@@ -85,9 +85,9 @@ def no_such_path() -> StatusError:
     return StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
-def already_exists(plural: str, group: str, name: str) -> StatusError:
-    """409: an object of that name is there."""
-    text = f'{qualified(plural, group)} "{name}" already exists'
+def already_exists(plural: str, group: str, name: str, *, deleted: bool = False) -> StatusError:
+    """409: an object of that name is there, or is still there though it is being deleted."""
+    text = "object is being deleted: " * deleted + f'{qualified(plural, group)} "{name}" already exists'
     return StatusError(409, "AlreadyExists", text, _details(plural, group, name))
 
 
@@ -134,10 +134,9 @@ def unauthorized() -> StatusError:
     return StatusError(401, "Unauthorized", "Unauthorized")
 
 
-def method_not_supported(plural: str, group: str, verb: str) -> StatusError:
+def method_not_supported() -> StatusError:
     """405: the resource does not offer that verb."""
-    text = f"{verb} is not supported on resources of kind {qualified(plural, group)!r}".replace("'", '"')
-    return StatusError(405, "MethodNotAllowed", text, _details(plural, group, ""))
+    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
 def not_acceptable(accepted: Sequence[str]) -> StatusError:

@@ -20,6 +20,15 @@ QUEUE_LIMIT = 100_000
 """Undelivered changes after which a watch is ended; the client then lists again."""
 
 
+def _departure(event: Event) -> Event:
+    """Return the deletion that tells of an object's leaving the selection: its last state in it, at the new version."""
+    assert event.old is not None
+    last = event.old.document
+    meta = {**last["metadata"], "resourceVersion": str(event.revision)}
+    gone = store.Stored(event.key, {**last, "metadata": meta}, event.revision)
+    return Event(store.DELETED, gone, event.old, event.revision)
+
+
 class Watch:
     """An asynchronous iterator of (type, object). Close it, or use it as a context manager."""
 
@@ -60,7 +69,7 @@ class Watch:
             self.overflowed = True
             self.close()
             return
-        self._queue.append((kind, event))
+        self._queue.append((kind, event if kind == event.type or kind != store.DELETED else _departure(event)))
         self._ready.set()
 
     def _matches(self, document: Document) -> bool:
