@@ -61,6 +61,11 @@ class WorkQueue(Generic[K]):
         """No key is ready, in work or due later."""
         return not (self._ready or self._working or self._due)
 
+    @property
+    def resting(self) -> bool:
+        """No key is ready or in work; some may be due later."""
+        return not (self._ready or self._working)
+
     def add(self, key: K) -> None:
         """Want work on ``key`` now. An earlier :meth:`add_after` of it is thereby fulfilled."""
         self._due.pop(key, None)

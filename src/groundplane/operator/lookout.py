@@ -81,6 +81,13 @@ class Lookout:
                 case.due = now + case.again_s
         return tuple(case.found for case in self._cases.values() if case.found is not None)
 
+    @property
+    def waits(self) -> bool:
+        """Something is yet to be looked at, or told, for the first time; looking again at the same is no news."""
+        now = self._now()
+        first = any(case.again_s == PATIENCE_S for case in list(self._cases.values())[:STATES_MAX])
+        return first or any(at + NODE_PATIENCE_S > now for at in self._unready_since.values())
+
     def next_s(self) -> float | None:
         """Seconds until something is due to be looked at, ``None`` while nothing is."""
         due = [case.due for case in list(self._cases.values())[:STATES_MAX]]

@@ -176,6 +176,8 @@ class Policies:
         self._rendered: tuple[ClusterPolicySpec, ClusterFacts, list[Rendered]] | None = None
         self._active: str | None = None
         self._waits_for_nodes = False
+        self._only_looks = False
+        """What is due next is another look at what is not ready, and nothing else."""
         self._leftovers = Leftovers(client, settings.namespace, denials)
         self._schema = SchemaCheck(client, caches.crds)
         self._lookout = Lookout(client, settings.namespace, clock=clock, denials=denials)
@@ -219,7 +221,9 @@ class Policies:
     @property
     def idle(self) -> bool:
         """Nothing is being worked on or waits for its time: only news from a watch will bring work."""
-        return self._controller.queue.idle and self._labelling.idle
+        queue = self._controller.queue
+        looking_again = queue.resting and self._only_looks and not self._lookout.waits
+        return (queue.idle or looking_again) and self._labelling.idle
 
     def start(self) -> None:
         """Listen to everything a pass depends on."""
@@ -343,8 +347,12 @@ class Policies:
         await self._report(document, decoded, outcome, await self._warnings())
         if retry is None:
             self._backoff.succeeded(name)
-            waits = (self._caches.objects.expire(self._clock.monotonic()), self._lookout.next_s())
-            retry = min((Requeue(each) for each in waits if each is not None), key=_soonest, default=None)
+            overdue, look = self._caches.objects.expire(self._clock.monotonic()), self._lookout.next_s()
+            self._only_looks = overdue is None
+            waits = [each for each in (overdue, look) if each is not None]
+            retry = Requeue(min(waits)) if waits else None
+        else:
+            self._only_looks = False
         return retry
 
     async def _warnings(self) -> list[Warned]:
@@ -650,10 +658,6 @@ class Policies:
             if not any(text in message for message in said):
                 log.warning("ClusterPolicy %s: %s: %s", document["metadata"]["name"], reason, text)
                 self._events.event(document, "Warning", reason, text)
-
-
-def _soonest(wish: Requeue) -> float:
-    return wish.after_s
 
 
 def _older(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
