@@ -16,7 +16,7 @@ from bench import table
 from testing.realcluster import build
 from testing.realcluster.process import ProcessFailedError
 
-from . import programs, race, report, verdicts
+from . import programs, race, report, stage, verdicts
 from .programs import Program
 from .verdicts import Entry, Turns
 
@@ -65,12 +65,20 @@ def _numbers(text: str) -> list[int]:
     return numbers
 
 
+def _policies(text: str) -> list[str]:
+    chosen = [part for part in text.split(",") if part]
+    there = sorted(path.stem for path in stage.POLICIES.glob("*.yaml"))
+    if unknown := [name for name in chosen if name not in there]:
+        raise argparse.ArgumentTypeError(f"no policy {', '.join(unknown)}; there are {', '.join(there)}")
+    return chosen
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.peer", description=__doc__)
     add = parser.add_argument
     add("--nodes", type=_numbers, default=[100, 1000, 5000], help="sizes, by commas (default 100,1000,5000)")
     add("--rounds", type=int, default=3, help="turns of labelling against the bare client (default %(default)s)")
-    add("--policies", type=lambda text: text.split(","), default=POLICIES, metavar="NAMES", help="for the whole runs")
+    add("--policies", type=_policies, default=POLICIES, metavar="NAMES", help="of the whole runs; empty: none of them")
     add("--quiet-s", type=float, default=60.0, help="seconds of the quiet time (default %(default)g)")
     add("--memory-limit-mib", type=int, default=MEMORY_LIMIT_MIB, help="of groundplane; 0: none (default %(default)s)")
     add("--skip-peer", action="store_true", help="leave NVIDIA's operator out")

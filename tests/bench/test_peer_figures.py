@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.peer import __main__ as peer
 from bench.peer import audit, daemonsets, programs, report, stage, verdicts
 from bench.peer.race import Labelling, Whole
 from bench.peer.verdicts import Entry, Turns
@@ -160,6 +161,28 @@ def test_a_peer_is_run_with_its_assets_where_it_looks_for_them(tmp_path: Path) -
     assert found is not None and found.argv[:2] == ("unshare", "--mount")
     assert str(tmp_path) in found.argv and os.path.realpath("/bin/sh") in found.argv
     assert found.user == "system:serviceaccount:gpu-operator:nvidia" and found.crds == tmp_path / "crds"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--nodes", "100,x"], "is not a list of whole numbers"),
+        (["--nodes", "0"], "is not a list of whole numbers"),
+        (["--policies", "26.3.3-default,nonsense"], "no policy nonsense; there are 26.3.3-default"),
+    ],
+)
+def test_flags_that_cannot_be_are_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        peer.main(arguments)
+    assert said in capsys.readouterr().err
+
+
+def test_a_peer_that_cannot_be_run_ends_the_race_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(programs.OPERATOR_VARIABLE, "/no/such/file")
+    assert peer.main(["--nodes", "20"]) == 2
+    assert "/no/such/file" in capsys.readouterr().err
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------
