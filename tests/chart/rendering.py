@@ -1,5 +1,7 @@
 """The chart in the tests: rendered by the real Helm engine, in this process."""
 
+import functools
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,9 +54,15 @@ def tree(path: str, value: object) -> Document:
 
 def text(given: Mapping[str, Any] | None = None, *, namespace: str = NAMESPACE) -> dict[str, str]:
     """Rendered templates by path; raises what Helm raises."""
+    return _text(json.dumps(given or {}), namespace)
+
+
+@functools.cache
+def _text(given: str, namespace: str) -> dict[str, str]:
+    values = json.loads(given)
     with chart() as loaded:
-        loaded.validate_schema(dict(given or {}))
-        return loaded.render(dict(given or {}), name=RELEASE, namespace=namespace)
+        loaded.validate_schema(values)
+        return loaded.render(values, name=RELEASE, namespace=namespace)
 
 
 def documents(given: Mapping[str, Any] | None = None, *, namespace: str = NAMESPACE) -> list[Document]:
