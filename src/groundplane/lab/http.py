@@ -605,7 +605,7 @@ def _as_yaml(response: web.StreamResponse) -> web.StreamResponse:
     """Return an answer as YAML for who asked for that; streams stay as they are."""
     if not isinstance(response, web.Response) or response.content_type != "application/json":
         return response
-    text = yaml.safe_dump(msgspec.json.decode(response.body), sort_keys=True)
+    text = yaml.safe_dump(msgspec.json.decode(response.text or ""), sort_keys=True)
     return web.Response(body=text.encode(), status=response.status, headers={"Content-Type": _YAML})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from . import names_rules
+from . import amounts, names_rules
 from .objects import Document, copy, duplicate, invalid, not_supported, refused, required
 from .status import Cause
 
@@ -140,11 +140,23 @@ def _mounts(container: Document, path: str, volumes: set[str]) -> Iterator[Cause
             yield refused(f"{here}.mountPropagation", text)
 
 
+_STANDARD = ("cpu", "memory", "ephemeral-storage")
+
+
 def _resources(value: Document, path: str) -> Iterator[Cause]:
-    """Extended resources are whole, and their request equals their limit."""
+    """Requests are not above limits; extended resources are whole, and their request equals their limit."""
     limits, requests = value.get("limits") or {}, value.get("requests") or {}
+    for kind, held in (("limits", limits), ("requests", requests)):
+        for name, amount in held.items():
+            if amounts.exact(amount) < 0:
+                yield invalid(f"{path}.{kind}[{name}]", amount, "must be greater than or equal to 0")
+            if "/" not in name and name not in _STANDARD and not name.startswith("hugepages-"):
+                yield invalid(f"{path}.{kind}[{name}]", name, "must be a standard resource type or fully qualified")
     for name, amount in limits.items():
         if "/" not in name:
+            if name in requests and amounts.exact(requests[name]) > amounts.exact(amount):
+                text = f"must be less than or equal to {name} limit of {amount}"
+                yield invalid(f"{path}.requests", requests[name], text)
             continue
         if not str(amount).isdigit():
             yield invalid(f"{path}.limits[{name}]", amount, "must be an integer")

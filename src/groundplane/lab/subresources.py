@@ -72,7 +72,7 @@ def scale_of(api: Api, res: Resource, document: Document) -> Document:
         "kind": "Scale",
         "apiVersion": SCALE_VERSION,
         "metadata": {key: meta[key] for key in kept if key in meta},
-        "spec": {"replicas": _read(document, spec_path) or 0},
+        "spec": {"replicas": replicas} if (replicas := _read(document, spec_path)) else {},
         "status": state,
     }
 

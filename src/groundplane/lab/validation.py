@@ -118,7 +118,8 @@ _MAY_BE_EMPTY = frozenset(
     {("RoleRef", "apiGroup"), ("PodTemplateSpec", "metadata"), ("LabelSelectorRequirement", "values"),
      ("CustomResourceDefinitionNames", "listKind"), ("HTTPHeader", "value"), ("EnvVar", "value"),
      ("Overhead", "podFixed"),
-     ("DaemonSetSpec", "template"), ("JobSpec", "template"), ("ResourceFieldSelector", "divisor"),
+     ("DaemonSetSpec", "template"),
+     ("DaemonSetSpec", "selector"), ("JobSpec", "template"), ("ResourceFieldSelector", "divisor"),
      ("EndpointSlice", "endpoints"), ("PolicyRule", "verbs"), ("CustomResourceDefinitionSpec", "group"),
      ("CustomResourceDefinitionSpec", "scope"), ("CustomResourceDefinitionNames", "plural"),
      ("CustomResourceDefinitionNames", "kind"), ("VolumeMount", "name")}
@@ -179,10 +180,13 @@ def _workload(
 
 def _daemon_set(document: Document, before: Document | None) -> Iterator[Cause]:
     yield from _workload(document, before)
+    if document["spec"].get("selector") is None:
+        labels = (document["spec"]["template"].get("metadata") or {}).get("labels") or {}
+        yield invalid("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
     strategy = document["spec"]["updateStrategy"]
     path = "spec.updateStrategy"
     if strategy["type"] not in ("RollingUpdate", "OnDelete"):
-        yield not_supported(f"{path}.type", strategy["type"], ("RollingUpdate", "OnDelete"))
+        yield not_supported(path, strategy["type"], ("RollingUpdate", "OnDelete"))
     elif strategy["type"] == "RollingUpdate":
         yield from _rollout(strategy["rollingUpdate"], f"{path}.rollingUpdate", surge_excludes=True)
 
@@ -198,7 +202,9 @@ def _rollout(rolling: Document, path: str, *, surge_excludes: bool = False) -> I
             )
             return
         values[name] = int(text)
-    if not any(values.values()):
+    if not any(values.values()) and surge_excludes:
+        yield required(f"{path}.maxUnavailable", "cannot be 0 when maxSurge is 0")
+    elif not any(values.values()):
         yield invalid(f"{path}.maxUnavailable", rolling.get("maxUnavailable"), "may not be 0 when `maxSurge` is 0")
     if surge_excludes and all(values.values()):
         yield invalid(f"{path}.maxSurge", rolling.get("maxSurge"), "may not be set when maxUnavailable is non-zero")
@@ -309,7 +315,9 @@ def _service(document: Document, before: Document | None) -> Iterator[Cause]:
             yield duplicate(f"{path}.name", name)
         names.add(name)
     if before is not None and before["spec"].get("type") != "ExternalName" and spec["type"] != "ExternalName":
-        yield from immutable(document, before, "spec", "clusterIP")
+        held, given = before["spec"].get("clusterIP"), spec.get("clusterIP")
+        if held and held != given:
+            yield invalid("spec.clusterIPs[0]", spec.get("clusterIPs") or [given], "may not change once set")
 
 
 def _role(document: Document, before: Document | None) -> Iterator[Cause]:
@@ -333,7 +341,7 @@ def _role_binding(document: Document, before: Document | None) -> Iterator[Cause
     if reference.get("kind") not in kinds:
         yield not_supported("roleRef.kind", reference.get("kind"), kinds)
     if before is not None and before["roleRef"] != reference:
-        yield invalid("roleRef", reference, "cannot change roleRef")
+        yield invalid("roleRef", reference, "field is immutable")
     for index, subject in enumerate(document.get("subjects") or []):
         path = f"subjects[{index}]"
         if subject.get("kind") not in ("ServiceAccount", "User", "Group"):

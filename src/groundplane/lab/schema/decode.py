@@ -8,6 +8,7 @@ objects cheap. Scalars and wrong types in custom resources are left to `lab/crd_
 
 from __future__ import annotations
 
+import base64
 import re
 from typing import Any
 
@@ -149,10 +150,20 @@ def _formatted(value: Any, form: str, path: str, owner: str) -> Any:
         return _quantity(value, path, owner)
     if not isinstance(value, str):
         raise _mismatch(value, "string", path, owner)
+    if form == "byte":
+        _check_base64(value)
     if form == "date-time" and not _TIME.match(value):
         layout = "2006-01-02T15:04:05Z07:00"
         raise DecodeError(f'parsing time "{value}" as "{layout}": cannot parse "{value}" as "2006" (field {path})')
     return value
+
+
+def _check_base64(value: str) -> None:
+    try:
+        base64.b64decode(value, validate=True)
+    except ValueError as error:
+        wrong = re.search(r"[^A-Za-z0-9+/]", value)
+        raise DecodeError(f"illegal base64 data at input byte {wrong.start() if wrong else len(value)}") from error
 
 
 def _quantity(value: Any, path: str, owner: str) -> str:
