@@ -37,5 +37,6 @@ def real_control_plane() -> Iterator[ControlPlane]:
     except build.UnavailableError as error:
         unavailable(str(error))
     users = {"operator": (), "alice": (), "bob": ("developers",)}
-    with ControlPlane(users=users, audit=True) as running:
+    hasty = ("--kube-api-qps=500", "--kube-api-burst=1000")
+    with ControlPlane(users=users, audit=True, controller_args=hasty) as running:
         yield running
