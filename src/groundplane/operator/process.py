@@ -30,7 +30,7 @@ __all__ = ["Operator", "Settings", "run"]
 log = logging.getLogger(__name__)
 
 COMPONENT: Final = "nvidia-gpu-operator"
-HEAD_START_S: Final = 5.0
+HEAD_START_S: Final = 10.0
 """How long the first pass over the policy lets the nodes get their labels first.
 
 Pods are placed by them, and until they are there all that a pass writes only takes the API server's time from them.
