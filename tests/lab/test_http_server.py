@@ -136,7 +136,7 @@ async def test_tables_and_metadata_only(world: World) -> None:
         ("GET", f"{CONFIG_MAPS}?labelSelector=a%3D%3D%3Db", 400, "unable to parse requirement"),
         ("GET", f"{CONFIG_MAPS}?fieldSelector=data.x%3D1", 400, '"data.x" is not a known field selector'),
         ("POST", f"{CONFIG_MAPS}?dryRun=Some", 422, "dryRun: Unsupported value"),
-        ("PUT", CONFIG_MAPS, 405, "update is not supported"),
+        ("PUT", CONFIG_MAPS, 405, "does not allow this method"),
         ("DELETE", "/api/v1/configmaps", 404, "could not find"),
     ],
 )

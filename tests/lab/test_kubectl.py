@@ -175,7 +175,7 @@ async def test_custom_resources(kubectl: kubectl_lab.Kubectl) -> None:
     bad = widget.replace("size: 2", "size: 0, color: green")
     error = await kubectl.fails("apply", "-f", "-", stdin=bad)
     assert "spec.size in body should be greater than or equal to 1" in error
-    assert 'Unsupported value: "green": supported values: "blue", "red"' in error
+    assert 'Unsupported value: "green": supported values: "red", "blue"' in error
     unknown = await kubectl.fails("create", "-f", "-", stdin=widget.replace("size: 2", "size: 2, sise: 3"))
     assert 'unknown field "spec.sise"' in unknown
     await kubectl.ok("delete", "crd", "widgets.example.com")
