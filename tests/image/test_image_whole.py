@@ -17,13 +17,31 @@ from groundplane.lab import images
 pytestmark = pytest.mark.real
 
 
+SOURCES = ("src", "pyproject.toml", "README.md", "LICENSE", "requirements.lock")
+
+
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> archive.Image:
+def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A copy of the tree, which nobody edits between two builds, and the time of its images."""
+    folder = tmp_path_factory.mktemp("source")
+    for name in SOURCES:
+        path = build.TREE / name
+        if path.is_dir():
+            shutil.copytree(path, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, folder / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def built(source: Path, tmp_path_factory: pytest.TempPathFactory) -> archive.Image:
     """The image, with no layer taken from the cache."""
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
             unavailable(f"the image's base is made of Debian packages, and {tool} is not on PATH")
-    return build.image("groundplane:test", layers_folder=tmp_path_factory.mktemp("first"), fresh=True)
+    return build.image("groundplane:test", tree=source, layers_folder=tmp_path_factory.mktemp("first"), fresh=True)
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +70,10 @@ def run(root: Path, *command: str, user: int = contents.USER) -> subprocess.Comp
     return subprocess.run([*chroot, *command], env=environment, capture_output=True, text=True, check=False)
 
 
-def test_two_builds_are_the_same_image(built: archive.Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(build.epoch()))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+def test_two_builds_are_the_same_image(source: Path, built: archive.Image, tmp_path: Path) -> None:
     old = os.umask(0o077)
     try:
-        again = build.image("groundplane:test", layers_folder=tmp_path, fresh=True)
+        again = build.image("groundplane:test", tree=source, layers_folder=tmp_path, fresh=True)
     finally:
         os.umask(old)
     assert [part.diff_id for part in again.layers] == [part.diff_id for part in built.layers]
@@ -71,7 +87,7 @@ def test_it_is_small(built: archive.Image) -> None:
 
 
 def test_nothing_in_it_names_its_builder(built: archive.Image) -> None:
-    secrets = (str(build.TREE).encode(), b"groundplane-image-", str(Path.home() / ".cache").encode())
+    secrets = (str(build.TREE).encode(), b"/pytest-of-", b"groundplane-image-", str(Path.home() / ".cache").encode())
     for tar, info in entries(built):
         assert (info.uid, info.gid, info.uname) == (0, 0, ""), info.name
         assert not info.mode & (stat.S_ISUID | stat.S_ISGID), info.name
