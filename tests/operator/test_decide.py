@@ -261,3 +261,54 @@ def test_a_deletion_that_failed_leaves_the_object_as_it_was() -> None:
     have.removing(live)
     have.not_removed(Key.of(live))
     assert have.get(Key.of(live)) is live
+
+
+# --- left by NVIDIA's operator ----------------------------------------------------------------------------------------
+
+FORMER = {"managedFields": [{"manager": "gpu-operator", "operation": "Update", "fieldsV1": {"f:data": {}}}]}
+
+
+def test_what_is_left_and_not_wanted_goes_last() -> None:
+    left = obj("ConfigMap", "old", state="", meta=FORMER)
+    found = decide.steps([on(obj("ConfigMap", "a"))], about(store(), leftovers=[left]))
+    assert [step.state for step in found] == ["s", decide.LEFT_BY_NVIDIA]
+    assert [deletion.obj["metadata"]["name"] for deletion in found[-1].deletions] == ["old"]
+    assert not found[-1].enabled
+
+
+def test_what_is_left_and_wanted_is_taken_over_by_the_write() -> None:
+    left = obj("ConfigMap", "a", state="", meta=FORMER)
+    found = decide.steps([on(obj("ConfigMap", "a"))], about(store(), leftovers=[left]))
+    assert len(found) == 1
+    write = found[0].writes[0]
+    assert (write.new, write.former) == (True, left)
+
+
+def test_an_adopted_object_is_written_until_nothing_of_it_is_nvidias() -> None:
+    wanted = obj("ConfigMap", "a")
+    live = apply.stamp(obj("ConfigMap", "a"))
+    assert one(on(wanted), store(live)).writes == []
+    former = {**live, "metadata": {**live["metadata"], **FORMER}}
+    write = one(on(wanted), store(former)).writes[0]
+    assert write.drift == ("metadata.managedFields",)
+    assert write.former == former
+
+
+def test_left_drivers_are_judged_as_drivers() -> None:
+    """A driver DaemonSet that still serves nodes stays, as one of ours would."""
+    left = obj("DaemonSet", "nvidia-driver-daemonset-6.8", state="", meta=FORMER, spec={"template": {"spec": {}}})
+    found = decide.steps([on(state="state-driver")], about(store(), leftovers=[left]))
+    assert [step.deletions for step in found] == [[]]
+    found = decide.steps([Rendered("state-driver", enabled=False)], about(store(), leftovers=[left]))
+    assert len(found[0].deletions) == 1
+
+
+def test_kinds_that_cannot_be_read_are_left_alone() -> None:
+    ours = obj("ConfigMap", "old")
+    left = obj("ConfigMap", "left", state="", meta=FORMER)
+    have = store(ours)
+    context = about(have, leftovers=[left], unreadable=frozenset({kinds.CONFIG_MAP}))
+    found = decide.steps([on(obj("ConfigMap", "a"))], context)
+    assert len(found) == 1
+    assert (found[0].writes, found[0].deletions) == ([], [])
+    assert "cannot be read" in found[0].waiting[0]

@@ -607,8 +607,7 @@ async def test_killed_anywhere_and_started_again(cluster: Cluster, after: int) -
     survived = cluster.snapshot()
     for name in list(cluster.api.all("nodes")):
         cluster.api.edit("nodes", name, lambda obj: obj["metadata"].update(labels=dict(GPU_LABELS), annotations={}))
-    await cluster.ready()
-    assert cluster.snapshot() == survived
+    await cluster.until(lambda: cluster.snapshot() == survived, "the labels did not come back as they were")
     assert {key[1] for key in survived if key[0] == "node"} == set(cluster.api.all("nodes"))
 
 
