@@ -22,6 +22,8 @@ from .verdicts import Entry, Turns
 
 POLICIES = ("26.3.3-host-driver", "26.3.3-default")
 """Without and with a driver to install."""
+STOPPED = 130
+"""Exit status after SIGINT or SIGTERM, as a shell has it."""
 MEMORY_LIMIT_MIB = 350
 """What NVIDIA's chart gives its operator."""
 
@@ -46,7 +48,16 @@ async def _entry(program: Program, policy: str, nodes: int, arguments: argparse.
     return Entry(program=program.name, policy=policy, nodes=nodes, run=run)
 
 
+def _stop_in_order() -> None:
+    """Have SIGINT and SIGTERM cancel the race, whose contexts end every process."""
+    loop, running = asyncio.get_running_loop(), asyncio.current_task()
+    if running is not None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, running.cancel)
+
+
 async def _race(arguments: argparse.Namespace, peer: Program | None) -> tuple[list[Turns], list[Entry]]:
+    _stop_in_order()
     racers = [programs.groundplane(), *([peer] if peer else [])]
     turns: list[Turns] = []
     entries: list[Entry] = []
@@ -89,15 +100,14 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Race and report; 1 if a line that was measured is not met, 2 if it cannot be run."""
     arguments = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         peer = None if arguments.skip_peer else programs.peer()
         turns, entries = asyncio.run(_race(arguments, peer))
     except (programs.Unusable, build.UnavailableError, race.Failed, ProcessFailedError) as error:
         sys.stderr.write(f"bench.peer: {error}\n")
         return 2
-    except KeyboardInterrupt:
-        return 130
+    except asyncio.CancelledError:
+        return STOPPED
     results = report.Results(
         machine=table.machine(),
         turns=turns,
