@@ -283,3 +283,48 @@ def test_the_command_is_the_program() -> None:
     result = CliRunner().invoke(cli.main, ["manage-crds", "apply", "--filepath=/nowhere", "--help"])
     assert result.exit_code == 0
     assert "--filepath" in result.output
+
+
+# --- a server that does not come round --------------------------------------------------------------------------------
+
+
+class Stubborn(Client):
+    """A client whose server stores a definition, and says of it what it is told to say."""
+
+    conditions: list[dict[str, str]] = []
+
+    async def get(self, kind: Any, name: str, *rest: Any, **more: Any) -> Any:
+        found = await super().get(kind, name, *rest, **more)
+        return {**found, "status": {"conditions": self.conditions}}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "why"),
+    [
+        ([], "still not served after 0.3 s: the API server says nothing about it"),
+        ([{"type": "Established", "status": "False", "message": "wait"}], "still not served after 0.3 s: wait"),
+        (
+            [{"type": "NamesAccepted", "status": "False", "message": '"Widget" is already in use'}],
+            'its names are not accepted: "Widget" is already in use; delete the definition that holds them',
+        ),
+        ([{"type": "NamesAccepted", "status": "False", "reason": "KindConflict"}], "not accepted: KindConflict"),
+    ],
+    ids=["silent", "waiting", "names", "reason"],
+)
+async def test_a_definition_that_is_not_served_is_told(
+    lab: Lab, tmp_path: Path, conditions: list[dict[str, str]], why: str
+) -> None:
+    async with Stubborn(Config.detect(kubeconfig=str(lab.kubeconfig(tmp_path / "kubeconfig")))) as client:
+        client.conditions = conditions
+        with pytest.raises(manage_crds.DefinitionsError) as told:
+            await manage_crds.apply(client, [widget()], timeout_s=0.3)
+    assert "widgets.example.com: " in str(told.value)
+    assert why in str(told.value)
+
+
+async def test_node_features_definitions_come_when_asked_for(
+    lab: Lab, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await program(lab, tmp_path, "apply", "--nfd") == 0
+    assert "nodefeatures.nfd.k8s-sigs.io: created\n" in capsys.readouterr().out
+    assert established(await live(client, "nodefeaturerules.nfd.k8s-sigs.io"))
