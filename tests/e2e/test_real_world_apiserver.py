@@ -1,7 +1,7 @@
 """The operator on a real kube-apiserver when things are wrong: what RBAC refuses, in the API server's own words."""
 
 import pytest
-from e2e.real_operator import USER, Missing, RealWorld, real_world
+from e2e.real_operator import POLICY, USER, Document, Missing, RealWorld, real_world
 
 from groundplane.api import names
 from groundplane.cluster import kinds
@@ -67,3 +67,37 @@ async def test_rights_that_cannot_be_handed_on_are_named(real_control_plane: Con
         await told(world, 'update nodes in API group "" in the whole cluster (state-')
         assert "ClusterRole nvidia-" in (await world.condition())["message"]
         await mended(world)
+
+
+async def test_what_nvidias_operator_set_and_nobody_wants_goes(real_control_plane: ControlPlane) -> None:
+    """Objects as its create and update leave them, field managers and all, on a real API server."""
+    async with RealWorld(real_control_plane) as world:
+        await world.grant()
+        policy = await world.policy()
+        owner = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "name": POLICY}
+        owner |= {"uid": policy["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True}
+        await world.made_by_nvidia(_service(world, "gpu-operator", owner, {"nvidia.com/old": "x"}))
+        await world.made_by_nvidia(_service(world, "nvidia-left", owner, {}))
+        await world.apply(_service(world, "mine", owner, {}), manager="kubectl")
+        world.start()
+
+        async def taken_over() -> bool:
+            found = await world.find(kinds.SERVICE, "gpu-operator", world.namespace)
+            entries = found["metadata"]["managedFields"] if found else []
+            return [each["manager"] for each in entries] == [names.FIELD_MANAGER]
+
+        async def gone() -> bool:
+            return await world.find(kinds.SERVICE, "nvidia-left", world.namespace) is None
+
+        await world.until("the Service to be ours", taken_over)
+        await world.until("the left Service to go", gone)
+        live = await world.admin.get(kinds.SERVICE, "gpu-operator", world.namespace)
+        assert "nvidia.com/old" not in live["metadata"].get("annotations", {})
+        assert [port["name"] for port in live["spec"]["ports"]] == ["gpu-operator-metrics"]
+        assert await world.find(kinds.SERVICE, "mine", world.namespace) is not None
+
+
+def _service(world: RealWorld, name: str, owner: Document, annotations: dict[str, str]) -> Document:
+    meta = {"name": name, "namespace": world.namespace, "ownerReferences": [owner], "annotations": annotations}
+    ports = [{"name": "old", "port": 9999, "protocol": "TCP"}]
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"ports": ports}}
