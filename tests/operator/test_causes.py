@@ -36,8 +36,11 @@ ROWS = [
     ),
     ({"phase": "Failed"}, ("PodFailed", "the pod failed (no reason given)", "")),
     (
-        {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}]},
-        ("PodUnschedulable", "the pod cannot be scheduled", "0/3 nodes"),
+        {
+            "phase": "Pending",
+            "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes. preemption: no"}],
+        },
+        ("PodUnschedulable", "the pod cannot be scheduled", "0/3 nodes."),
     ),
     (
         {"phase": "Pending", "containerStatuses": [waiting("ErrImagePull", "no such host")]},

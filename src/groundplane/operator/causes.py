@@ -175,7 +175,8 @@ def of_pod(pod: Pod, unready: Mapping[str, str]) -> Cause | None:
         return Cause(POD_FAILED, f"the pod failed ({why})", short(pod.status.message))
     scheduled = next((each for each in pod.status.conditions if each.type == "PodScheduled"), None)
     if scheduled is not None and scheduled.status == "False":
-        return Cause(UNSCHEDULABLE, "the pod cannot be scheduled", short(scheduled.message))
+        why = scheduled.message.partition(" preemption:")[0]
+        return Cause(UNSCHEDULABLE, "the pod cannot be scheduled", short(why))
     init = _containers(pod.status.initContainerStatuses, "init container")
     found = [*init, *_containers(pod.status.containerStatuses)]
     return min(found, key=lambda cause: RANK.index(cause.reason), default=Cause(WAITING, "the pod is being started"))
