@@ -93,7 +93,7 @@ class Node:
 
     def start(self) -> None:
         """Make the namespaces and join the network; does not wait for the kubelet."""
-        for folder in ("kubelet", "containerd", "scratch"):
+        for folder in ("kubelet", "scratch"):
             (self.work / folder).mkdir(parents=True, exist_ok=True)
         config = self.work / "config.json"
         config.write_text(json.dumps(self._config()))
