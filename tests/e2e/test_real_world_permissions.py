@@ -52,9 +52,11 @@ def grant(lab: Lab, *, but: Iterable[Missing] = ()) -> None:
 
 
 @contextlib.asynccontextmanager
-async def lab_without(*missing: Missing, nodes: int = 2) -> AsyncIterator[Lab]:
+async def lab_without(*missing: Missing, nodes: int = 2, **options: Any) -> AsyncIterator[Lab]:
     """A lab whose operator starts without some permissions, and a policy for it."""
-    async with Lab(hollow=nodes, rbac=True, operator=False, speed=SPEED, operator_on_cluster_time=True) as lab:
+    async with Lab(
+        hollow=nodes, rbac=True, operator=False, speed=SPEED, operator_on_cluster_time=True, operator_options=options
+    ) as lab:
         grant(lab, but=missing)
         await lab.apply([policy()])
         lab.start_operator()
@@ -249,6 +251,20 @@ async def test_an_operator_that_may_not_see_policies_says_so_and_waits() -> None
         assert status == 503
         assert "clusterpolicies.nvidia.com" in text
         assert not labelled(lab)
+        grant(lab)
+        await lab.wait_ready(timeout_s=PATIENCE_S)
+        assert await readyz(lab) == (200, "ok")
+
+
+async def test_a_candidate_that_may_not_take_the_lease_says_so() -> None:
+    missing = ("coordination.k8s.io", "leases", "get")
+    async with lab_without(missing, leader_elect=True, renew_deadline_s=10.0) as lab:
+        operator = await operator_of(lab)
+        await until(lab, "the refusal", lambda: operator.metrics.get("missing_permissions") == 1)
+        status, text = await readyz(lab)
+        assert status == 503
+        assert text.startswith("the lease may not be taken")
+        assert 'get leases in API group "coordination.k8s.io"' in text
         grant(lab)
         await lab.wait_ready(timeout_s=PATIENCE_S)
         assert await readyz(lab) == (200, "ok")
