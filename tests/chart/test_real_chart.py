@@ -9,6 +9,7 @@ import helm_python as helm
 import pytest
 from chart import installed, rendering
 from conftest import unavailable
+from operands import rendering as stacks
 
 from groundplane.api import crd, names
 from groundplane.cluster.client import Client
@@ -107,6 +108,12 @@ would delete every policy (operator.cleanupCRD does), and the API server's own e
 which a new operator knows that the old one has gone."""
 
 
+def operands(cluster: installed.Cluster) -> set[str]:
+    """The DaemonSets that the operator has made: their nodes never run anything, so that is all there is of them."""
+    path = f"/apis/apps/v1/namespaces/{rendering.NAMESPACE}/daemonsets"
+    return {each["metadata"]["name"] for each in cluster.items(path)} - {"gpu-operator-node-features"}
+
+
 @pytest.mark.parametrize("variant", rendering.VARIANTS)
 def test_a_recorded_policy_is_installed_and_carried_out(
     cluster: installed.Cluster, release: tuple[str, installed.Operator], variant: str
@@ -120,8 +127,9 @@ def test_a_recorded_policy_is_installed_and_carried_out(
         stored["spec"][section]["version"] = f"v{chosen}"
     stored["spec"]["daemonsets"]["labels"]["helm.sh/chart"] = live["spec"]["daemonsets"]["labels"]["helm.sh/chart"]
     assert live["spec"] == stored["spec"]
-    # Nothing runs on these nodes, so no operand becomes ready; all that the policy asks for is there.
-    operator.has_judged("OperandNotReady")
+    wanted = {name for kind, name in stacks.objects(f"{chosen}-{variant}") if kind == "DaemonSet"}
+    installed.until("the operands that the policy asks for", lambda: operands(cluster) == wanted)
+    assert operator.has_judged()["Error"]["reason"] in ("Ready", "OperandNotReady")
     told = {each["reason"]: each["message"] for each in cluster.items("/api/v1/namespaces/default/events")}
     assert "ReconcileFailed" not in told, told["ReconcileFailed"]
     assert cluster.forbidden(installed.ACCOUNT) == []
