@@ -51,6 +51,7 @@ def root(built: archive.Image, tmp_path_factory: pytest.TempPathFactory) -> Path
     for part in built.layers:
         with tarfile.open(part.path) as tar:
             tar.extractall(folder, filter="fully_trusted")
+    folder.chmod(0o755)  # a test's folder is its owner's alone, which an image's root is not
     return folder
 
 
