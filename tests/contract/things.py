@@ -9,7 +9,12 @@ Document = dict[str, Any]
 
 
 def config_map(name: str, data: dict[str, str] | None = None, **metadata: Any) -> Document:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}, "data": {"a": "1"} if data is None else data}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, **metadata},
+        "data": {"a": "1"} if data is None else data,
+    }
 
 
 def container(name: str = "main", **more: Any) -> Document:

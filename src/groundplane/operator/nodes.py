@@ -69,7 +69,7 @@ class NodeStore:
         self._summary_listeners.append(listener)
 
     def answered(self, node: NodeView) -> None:
-        """The API server has stored ``node`` for us; the watch may have told of a later version, or its end, already."""
+        """The API server has stored ``node`` for us; the watch may have told of a later version or its end already."""
         heard = self._informer.get(node.name)
         if heard is None or not _older(heard, node):
             return
