@@ -38,7 +38,7 @@ def command(argv: Sequence[str], limit_mib: int) -> Iterator[list[str]]:
 def _cgroup(limit_mib: int) -> Path | None:
     """A new memory cgroup with this limit, ``None`` where none can be made."""
     for root, file in ROOTS:
-        if not os.access(root, os.W_OK) or (root / "cgroup.procs").exists() is False:
+        if not os.access(root, os.W_OK) or not (root / "cgroup.procs").exists():
             continue
         group = Path(tempfile.mkdtemp(prefix="groundplane-bench-", dir=root))
         try:
