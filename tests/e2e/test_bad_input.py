@@ -166,6 +166,11 @@ async def test_a_giant_policy() -> None:
 # --- nodes ------------------------------------------------------------------------------------------------------------
 
 
+def looks(item: Any) -> bool:
+    """Whether a request looks for the cause of something that stays not ready, which is done ever more rarely."""
+    return item.verb == "list" and item.resource in ("pods", "events")
+
+
 async def test_odd_nodes() -> None:
     """No labels, no annotations, no status; names and labels at the limit; nonsense as values."""
     longest = ".".join(["n" * 63] * 4)[:253]
@@ -183,7 +188,7 @@ async def test_odd_nodes() -> None:
         assert attacked.labels(longest)[f"{'p' * 63}.example.com/{'k' * 63}"] == "v" * 63
         assert attacked.labels("empty")[names.DEPLOY_DRIVER] == "true"
         assert attacked.labels("liar")[names.GPU_PRESENT] == "false"
-        assert await attacked.pace() == []
+        assert [item for item in await attacked.pace() if not looks(item)] == []
 
 
 async def test_a_node_deleted_in_mid_patch() -> None:
@@ -499,7 +504,8 @@ async def test_an_object_that_cannot_finish_terminating() -> None:
         await attacked.until(lambda: "[state-device-plugin]" in attacked.message)
         assert attacked.condition()["reason"] == "OperandNotReady"
         await attacked.quiet()
-        assert await attacked.pace() == [], "it is waited for, not fought with"
+        others = [item for item in await attacked.pace() if not looks(item)]
+        assert others == [], "it is waited for, not fought with"
         attacked.change(resources.DAEMON_SETS, PLUGIN, lambda obj: obj["metadata"].pop("finalizers"), NS)
         await attacked.ready()
 
