@@ -129,7 +129,7 @@ EVERYWHERE = "in the whole cluster"
         (("", "nodes", "patch"), f'patch nodes in API group "" {EVERYWHERE}'),
         (("", "pods", "list"), f'list pods in API group "" {NS}'),
         (("", "namespaces", "list"), f'list namespaces in API group "" {EVERYWHERE}'),
-        (("", "namespaces", "patch"), f'patch namespaces in API group "" {EVERYWHERE}'),
+        (("", "namespaces", "patch"), f'patch namespaces in API group "" {NS}'),
         (
             ("apiextensions.k8s.io", "customresourcedefinitions", "list"),
             f'list customresourcedefinitions in API group "apiextensions.k8s.io" {EVERYWHERE}',

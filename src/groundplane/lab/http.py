@@ -217,7 +217,7 @@ class Handler:
         """Refuse what access control does not allow the caller."""
         name = target.name or _selected_name(target, context.query)
         kind = target.resource
-        namespace = name if kind is resources.NAMESPACES else target.namespace
+        namespace = target.name if kind is resources.NAMESPACES else target.namespace
         wanted = Attributes(verb, kind.group, kind.plural, target.subresource, namespace, name)
         access.check(self.api, context.user, wanted)
 
