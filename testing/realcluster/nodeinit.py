@@ -171,6 +171,7 @@ def main() -> None:
     services = Services(
         {name: [shutil.which(argv[0]) or argv[0], *argv[1:]] for name, argv in config["services"].items()}, environment
     )
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # services are told to restart by it; it is ignored below nohup
     ending: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: ending.append(number))
     while not ending:

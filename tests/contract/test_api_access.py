@@ -47,10 +47,6 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
         "GET", "/api/v1/nodes/a",
         'nodes "a" is forbidden: {user} cannot get resource "nodes" in API group "" at the cluster scope',
     ),
-    "namespace": (
-        "GET", "/api/v1/namespaces/a",
-        'namespaces "a" is forbidden: {user} cannot get resource "namespaces" in API group "" in the namespace "a"',
-    ),
     "named list of namespaces": (
         "GET", "/api/v1/namespaces?fieldSelector=metadata.name%3Da",
         'namespaces "a" is forbidden: {user} cannot list resource "namespaces" in API group "" at the cluster scope',

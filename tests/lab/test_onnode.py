@@ -44,6 +44,7 @@ imports = ["/etc/containerd/conf.d/*.toml"]
 """
 FAKE_CONTAINERD = """
 import signal, socket, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored below nohup
 listener = socket.create_server(sys.argv[1], family=socket.AF_UNIX)
 print("up", flush=True)
 while True:
