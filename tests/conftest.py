@@ -14,6 +14,7 @@ settings.register_profile("api", deadline=None, derandomize=True)
 settings.load_profile("api")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several workers, tests that share a real cluster run in one of them: those of a file, and all of `real/`."""
     for item in items:
