@@ -251,7 +251,6 @@ class ControlPlane:
             f"--service-account-issuer={ISSUER}",
             f"--token-auth-file={keys}/tokens.csv",
             "--authorization-mode=Node,RBAC",
-            "--anonymous-auth=false",
             f"--service-cluster-ip-range={SERVICE_RANGE}",
             "--allow-privileged=true",
             "--endpoint-reconciler-type=none",
