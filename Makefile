@@ -9,13 +9,13 @@ demo: $(VENV)/.runtime      ## start a lab, bring the GPU stack up, show it
 	$(BIN)/groundplane lab demo
 
 test: $(VENV)/.dev          ## everything that must hold: style, types, imports, tests, coverage
-	$(BIN)/python -m pytest -n 2 -m "not real" --cov --cov-report=json:.coverage.json --cov-report=
+	$(BIN)/python -m pytest -n 4 -m "not real" --cov --cov-report=json:.coverage.json --cov-report=
 	$(BIN)/python tests/coverage_gate.py .coverage.json
 	$(MAKE) --no-print-directory check
 
 test-real: $(VENV)/.dev     ## the same on real Kubernetes: binaries built from Go modules, whole nodes (root, Go or a wheel of it)
 	$(BIN)/python -m testing.realcluster || test "$(CI)" != true  # says what is missing; tests that need it are skipped then
-	$(BIN)/python -m pytest -m real -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -m real -n 2 --dist loadgroup --no-loadscope-reorder
 
 check: lint types imports
 
