@@ -163,7 +163,7 @@ class Stage:
         return [
             f"{event['user']['username']} {event['verb']} {event['requestURI']}: {event['responseStatus']['message']}"
             for event in map(json.loads, lines)
-            if event["user"]["username"].startswith(f"system:serviceaccount:{NAMESPACE}:")
+            if event["user"].get("username", "").startswith(f"system:serviceaccount:{NAMESPACE}:")
             and event.get("responseStatus", {}).get("code") == 403
         ]
 

@@ -110,7 +110,8 @@ def test_a_component_that_is_switched_off_goes_and_comes_back(stack: Stage) -> N
 
 
 def kill_operator(stack: Stage) -> None:
-    node = stack.cluster.cluster.nodes[NODE]
+    (pod,) = stack.pods("gpu-operator")
+    node = stack.cluster.cluster.nodes[pod["spec"]["nodeName"]]
     node.run(["pkill", "-KILL", "-f", "[g]pu-operator --"])
 
 
