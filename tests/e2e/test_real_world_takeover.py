@@ -114,7 +114,7 @@ async def test_a_cluster_taken_over_is_one_that_was_always_ours() -> None:
 
 @pytest.mark.xfail(
     strict=False,
-    reason="known fault: a DaemonSet whose status changes in the moment of its takeover (409) is applied once before its "
+    reason="known fault: a DaemonSet whose status changes while it is taken over (409) is applied once before its "
     "fields are handed over, and rolls out twice",
 )
 async def test_a_takeover_is_one_rollout() -> None:
