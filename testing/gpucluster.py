@@ -10,8 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import yaml
 
@@ -27,7 +26,7 @@ from groundplane.operator import plan
 
 from .realcluster import build
 from .realcluster.node import Cluster, NodeSetup
-from .realcluster.process import ProcessFailedError
+from .realcluster.process import ProcessFailedError, Started
 
 CHART = Path(__file__).parents[1] / "deploy" / "chart"
 NAMESPACE = "gpu-operator"
@@ -40,7 +39,7 @@ EVERYTHING = {name: {"enabled": True} for name in ("gds", "gdrcopy", "dcgm", "no
 """Values that switch on what is off by default, for the images it needs."""
 
 
-class GpuCluster:
+class GpuCluster(Started):
     """A real cluster of GPU nodes while the context is open; what Cluster raises, and ImageError of `deploy.image`.
 
     `policies` are the ClusterPolicy documents that will be used, by release: their images are loaded. Programs wait
@@ -72,19 +71,6 @@ class GpuCluster:
             for spec in self.specs
         ]
         self.cluster = Cluster(setups, audit=audit, workdir=workdir, port=port, log=log)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Build the image, start the cluster, load the image under all names."""

@@ -15,13 +15,12 @@ import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import yaml
 
 from . import build, workfolder
-from .process import Process, free_ports
+from .process import Process, Started, free_ports
 
 SERVICE_RANGE = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"
@@ -55,7 +54,7 @@ class Placement:
         return "localhost" if self.bind == "0.0.0.0" else self.bind
 
 
-class ControlPlane:
+class ControlPlane(Started):
     """A control plane while the context is open.
 
     `users` are names with their groups. `audit` writes every answered request (level Metadata) to `audit_log`, one JSON
@@ -93,19 +92,6 @@ class ControlPlane:
         self._port = 0
 
     # --- life ---------------------------------------------------------------------------------------------------------
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Build what is missing, write what the servers read, and start them."""

@@ -19,14 +19,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import yaml
 
 from . import build, cgroups, ociarchive, workfolder
 from .controlplane import API_SERVICE_ADDRESS, ControlPlane, Placement
-from .process import Process, ProcessFailedError
+from .process import Process, ProcessFailedError, Started
 
 FABRIC_ADDRESS = "10.0.0.1"
 API_PORT = 443
@@ -183,7 +182,7 @@ class Node:
         }
 
 
-class Cluster:
+class Cluster(Started):
     """A control plane and nodes while the context is open. `port` of 127.0.0.1 leads to its API server (0: a free one).
 
     Raises build.UnavailableError where this machine cannot run it (`missing` says why), ProcessFailedError where
@@ -214,19 +213,6 @@ class Cluster:
         self.binaries = build.Binaries()
         self.nodes: dict[str, Node] = {}
         self.control_plane: ControlPlane
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Start the control plane, then the nodes; returns when every node that has a pod network is Ready."""

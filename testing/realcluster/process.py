@@ -5,6 +5,7 @@ Processes die with the one that started them, even if that is killed: the kernel
 shall.
 """
 
+import abc
 import contextlib
 import shutil
 import signal
@@ -13,6 +14,8 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 READY_S = 120.0
 STOP_S = 10.0
@@ -20,6 +23,31 @@ STOP_S = 10.0
 
 class ProcessFailedError(RuntimeError):
     """A process ended, or did not come up in time; the text ends with the last lines of its log."""
+
+
+class Started(abc.ABC):
+    """What runs while its context is open; a start that fails half-way is taken back."""
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Start all of it."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """End what runs of it, also after a start that failed."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
 
 class Process:
