@@ -9,6 +9,7 @@ comes from the chart, by the real Helm engine, and runs as a pod with the chart'
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ import yaml
 from deploy.image import aliases, archive
 from deploy.image import build as image_build
 from groundplane import __version__
-from groundplane.api import codec, crd, names
+from groundplane.api import codec, names
 from groundplane.api.release import Release
 from groundplane.lab import onnode
 from groundplane.lab.nodes import NodeSpec
 from groundplane.lab.onnode import host
-from groundplane.operator import plan
+from groundplane.operator import manage_crds, plan
 
 from .realcluster import build
 from .realcluster.node import Cluster, NodeSetup
@@ -34,7 +35,6 @@ RELEASE_NAME = "gpu-operator"
 OPERATOR_IMAGE = f"localhost/groundplane:{__version__}"
 PEOPLES_IMAGES = ("nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0", "docker.io/library/busybox:latest")
 HELM_TIMEOUT_S = 300
-HTTP_CREATED = 201
 EVERYTHING = {name: {"enabled": True} for name in ("gds", "gdrcopy", "dcgm", "nodeStatusExporter", "sandboxWorkloads")}
 """Values that switch on what is off by default, for the images it needs."""
 
@@ -100,9 +100,9 @@ class GpuCluster(Started):
 
     def create_definitions(self) -> None:
         """Create the custom resource definitions without the chart, for an operator that runs elsewhere."""
-        for definition in (crd.cluster_policy_crd(),):
+        for definition in manage_crds.shipped():
             status, answer = self.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
-            if status != HTTP_CREATED:
+            if status != HTTPStatus.CREATED:
                 raise ProcessFailedError(f"the API server refused a definition: {answer.get('message', answer)}")
 
     # --- the chart ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from ..lab.nodes import NodeSpec
 
-HTTP_CREATED = 201
 POLICIES = "/apis/nvidia.com/v1/clusterpolicies"
 
 
@@ -72,7 +72,7 @@ def _say(text: str) -> None:
 
 def _create(cluster: "GpuCluster", policy: Mapping[str, Any]) -> None:
     status, answer = cluster.request("POST", POLICIES, policy)
-    if status != HTTP_CREATED:
+    if status != HTTPStatus.CREATED:
         raise click.ClickException(f"the API server refused the policy: {answer.get('message', answer)}")
 
 
