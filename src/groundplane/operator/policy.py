@@ -15,16 +15,16 @@ import msgspec
 from ..api import codec, names, validate
 from ..api.clusterpolicy import ClusterPolicy, ClusterPolicySpec, ClusterPolicyStatus
 from ..api.release import Release
-from ..cluster import apply, kinds, managers, permissions
+from ..cluster import apply, kinds, permissions
 from ..cluster.apply import Key
 from ..cluster.client import Client
-from ..cluster.errors import ClusterError, Conflict, NotFound
+from ..cluster.errors import ClusterError, NotFound
 from ..cluster.events import EventRecorder
 from ..cluster.informer import Change
 from ..cluster.permissions import Denied
 from ..cluster.queue import Controller, Requeue
 from ..operands.facts import ClusterFacts
-from . import causes, denials, election, labels, lookout, metrics, openshift, status
+from . import causes, denials, election, labels, lookout, metrics, openshift, status, takeover
 from .caches import Caches, Trouble
 from .clock import Clock, rfc3339
 from .denials import Denials
@@ -37,7 +37,7 @@ from .rollouts import Rollouts
 from .schema_check import SchemaCheck
 from .settings import Settings
 from .status import SEPARATOR, Blocked, Outcome, Warned
-from .takeover import FORMER_MANAGERS, Leftovers
+from .takeover import Leftovers
 
 if TYPE_CHECKING:  # what renders operands is imported by the first pass: node labelling need not wait for it
     from ..operands.stack import Rendered
@@ -514,32 +514,24 @@ class Policies:
         step.waiting += [f"{key} has just been written" for key in keys if key.kind is kinds.DAEMON_SET]
 
     async def _take_over(self, step: "Step", write: "Write", denied: _Refused) -> bool:
-        """Make the fields ours that NVIDIA's operator owns in an object: the apply after it then removes the unwanted.
+        """See to it that what NVIDIA's operator owns in an object is ours; says whether the object can be applied now.
 
-        Says whether the object can be applied now. One of ours that has just changed is looked at again when the change
-        is here; one that is not ours yet is only adopted, and taken over once we watch it.
+        One of ours that went meanwhile waits for the watch to say so; one that we did not watch yet is made anew.
         """
         if write.former is None:
             return True
-        key, meta = Key.of(write.obj), write.former["metadata"]
-        fields = managers.handed_over(write.former, FORMER_MANAGERS, names.FIELD_MANAGER)
-        body = {"metadata": {"resourceVersion": meta["resourceVersion"], "managedFields": fields}}
+        key = Key.of(write.obj)
         try:
-            await self._client.patch(
-                key.kind, key.name, body, namespace=key.namespace or None, field_manager=names.FIELD_MANAGER
-            )
-        except (Conflict, NotFound) as error:
-            log.info("%s: %s changes meanwhile, looking again: %s", step.state, key, error)
-            if write.new:
-                return True
-            step.waiting.append(f"{key} is being changed by somebody else")
-            return False
+            taken = await takeover.take_over(self._client, write.former)
         except ClusterError as error:
             if denied.take(error, f"{step.state}: {key}"):
                 return False
             raise Ended(f"{key} cannot be taken over: {error}", state=step.state, error=error) from error
-        log.info("%s: took %s over from NVIDIA's operator", step.state, key)
-        return True
+        if taken:
+            log.info("%s: took %s over from NVIDIA's operator", step.state, key)
+        elif not write.new:
+            step.waiting.append(f"{key} is being deleted")
+        return taken or write.new
 
     # --- what came of it ----------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from ..api import names
 from ..cluster import managers
 from ..cluster.apply import Key
 from ..cluster.client import Client
-from ..cluster.errors import ClusterError
+from ..cluster.errors import ClusterError, Conflict, NotFound
 from ..cluster.kinds import Kind
 from . import denials
 from .denials import Denials
@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 FORMER_MANAGERS: Final = frozenset({"gpu-operator"})
 """Field managers whose place we take: NVIDIA's operator writes as its executable's name."""
 PAGE: Final = 50
+TRIES: Final = 5
+"""So often an object that changes under our hands is read again before the pass gives up."""
 
 Object = Mapping[str, Any]
 
@@ -36,6 +38,36 @@ def is_left(obj: Object, owner_uid: str) -> bool:
     owners = obj["metadata"].get("ownerReferences") or ()
     controlled = any(each.get("uid") == owner_uid and each.get("controller") for each in owners)
     return controlled and not state_of(obj) and bool(managers.former_entries(obj, FORMER_MANAGERS))
+
+
+async def take_over(client: Client, obj: Object) -> bool:
+    """Make the fields ours that NVIDIA's operator owns in ``obj``: the apply that follows then removes the unwanted.
+
+    This comes before the first apply whatever else changes in the object meanwhile (the status of a DaemonSet that is
+    rolling out changes all the time): applied first and taken over later, its pods would be replaced twice. Says
+    whether the object is there at all. Raises :class:`ClusterError`, a :class:`Conflict` if it never held still.
+    """
+    key, live = Key.of(obj), obj
+    namespace = key.namespace or None
+    for tries_left in reversed(range(TRIES)):
+        fields = managers.handed_over(live, FORMER_MANAGERS, names.FIELD_MANAGER)
+        body = {"metadata": {"resourceVersion": live["metadata"]["resourceVersion"], "managedFields": fields}}
+        try:
+            await client.patch(key.kind, key.name, body, namespace=namespace, field_manager=names.FIELD_MANAGER)
+            return True
+        except NotFound:
+            return False
+        except Conflict as conflict:
+            if not tries_left:
+                raise
+            log.info("%s changes while it is taken over, reading it again: %s", key, conflict)
+        try:
+            live = await client.get(key.kind, key.name, namespace)
+        except NotFound:
+            return False
+        if not managers.former_entries(live, FORMER_MANAGERS):
+            break
+    return True
 
 
 class Leftovers:
