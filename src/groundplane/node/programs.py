@@ -1,0 +1,28 @@
+"""The node programs by the names that they are called by: upstream's, so that one manifest serves either image.
+
+A program is imported when it is run: a container pays for its own only.
+"""
+
+import importlib
+from collections.abc import Mapping
+from typing import Final
+
+from .process import NodeProgram
+
+PROGRAMS: Final[Mapping[str, str]] = {
+    "nvidia-device-plugin": "plugin.main",
+    "gpu-feature-discovery": "features.main",
+    "config-manager": "configmanager.main",
+    "mps-control-daemon": "mps.main",
+    "node-features": "nodefeatures.main",
+}
+"""Name of a program, module below this package whose function ``run`` it is."""
+
+
+def find(name: str) -> NodeProgram | None:
+    """The program that a command names (by its last path component), or None."""
+    module = PROGRAMS.get(name.rpartition("/")[2])
+    if module is None:
+        return None
+    program: NodeProgram = importlib.import_module(f".{module}", __package__).run
+    return program
