@@ -11,6 +11,8 @@ DOMAIN: Final = "nvidia.com"
 
 # --- Node labels written by node feature discovery and read by the operator -----------------------------------------
 NFD_PREFIX: Final = "feature.node.kubernetes.io/"
+NFD_NODE_NAME: Final = "nfd.node.kubernetes.io/node-name"
+"""Label of a NodeFeature object: the node whose features it has."""
 PCI_GPU_LABELS: Final = (
     "feature.node.kubernetes.io/pci-10de.present",
     "feature.node.kubernetes.io/pci-0302_10de.present",
@@ -49,7 +51,19 @@ MIG_CAPABLE: Final = "nvidia.com/mig.capable"
 MIG_CONFIG: Final = "nvidia.com/mig.config"
 MPS_CAPABLE: Final = "nvidia.com/mps.capable"
 GPU_PRODUCT: Final = "nvidia.com/gpu.product"
+GPU_MACHINE: Final = "nvidia.com/gpu.machine"
+GPU_MODE: Final = "nvidia.com/gpu.mode"
+GPU_CLIQUE: Final = "nvidia.com/gpu.clique"
+GFD_TIMESTAMP: Final = "nvidia.com/gfd.timestamp"
+CUDA_DRIVER_VERSION: Final = "nvidia.com/cuda.driver-version"
+"""Stem of four labels: ``.major``, ``.minor``, ``.revision``, ``.full``. The other ``CUDA_`` names are stems too."""
+CUDA_DRIVER: Final = "nvidia.com/cuda.driver"
+CUDA_RUNTIME_VERSION: Final = "nvidia.com/cuda.runtime-version"
+CUDA_RUNTIME: Final = "nvidia.com/cuda.runtime"
+MIG_STRATEGY: Final = "nvidia.com/mig.strategy"
+VGPU_PRESENT: Final = "nvidia.com/vgpu.present"
 VGPU_HOST_DRIVER_VERSION: Final = "nvidia.com/vgpu.host-driver-version"
+VGPU_HOST_DRIVER_BRANCH: Final = "nvidia.com/vgpu.host-driver-branch"
 DEVICE_PLUGIN_CONFIG: Final = "nvidia.com/device-plugin.config"
 DRIVER_OWNER: Final = "nvidia.com/gpu-operator.driver.owner"
 
@@ -71,6 +85,8 @@ PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
 
 # --- Resources and process names ------------------------------------------------------------------------------------
 GPU_RESOURCE: Final = "nvidia.com/gpu"
+MIG_RESOURCE_PREFIX: Final = "nvidia.com/mig-"
+"""A MIG profile's resource, its ``+`` written as ``.``: ``nvidia.com/mig-1g.10gb.me``."""
 FIELD_MANAGER: Final = "groundplane-operator"
 LEASE_NAME: Final = "53822513.nvidia.com"
 
@@ -79,3 +95,5 @@ VALIDATIONS_DIR: Final = "/run/nvidia/validations"
 DRIVER_ROOT: Final = "/run/nvidia/driver"
 TOOLKIT_INSTALL_DIR: Final = "/usr/local/nvidia"
 KUBELET_ROOT: Final = "/var/lib/kubelet"
+FEATURES_DIR: Final = "/etc/kubernetes/node-feature-discovery/features.d"
+"""Files of labels that node feature discovery reads."""
