@@ -2,9 +2,9 @@
 
 import asyncio
 import datetime
-import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 from groundplane.api.release import Release
@@ -49,7 +49,7 @@ class FakeProcess:
         self.stderr = ""
         self.driver_roots: list[str] = []
         self.log = Log(self._err, self.now)
-        self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+        self._signals: asyncio.Queue[Signals] = asyncio.Queue()
 
     # --- what a program sees ------------------------------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ class FakeProcess:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self.pace)
 
-    async def signal(self, within_s: float | None = None) -> signal.Signals | None:
+    async def signal(self, within_s: float | None = None) -> Signals | None:
         try:
             async with asyncio.timeout(None if within_s is None else within_s / self.pace):
                 return await self._signals.get()
@@ -103,7 +103,7 @@ class FakeProcess:
 
     # --- what a test does ---------------------------------------------------------------------------------------------
 
-    def send(self, number: signal.Signals) -> None:
+    def send(self, number: Signals) -> None:
         """Send the program a signal."""
         self._signals.put_nowait(number)
 
