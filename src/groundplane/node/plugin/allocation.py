@@ -1,0 +1,327 @@
+"""Which devices to prefer: the aligned policy for whole GPUs and the greedy ones for everything else.
+
+Pure functions over ids and scores (contracts/device-plugin-gfd.md 4.2). The aligned policy is defined as a search
+through all ways to part the available GPUs into sets, which are two million for four out of sixteen; here the same
+answer is found by remembering what is best for each rest, and by never telling apart GPUs with equal neighbours.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from ..devices.source import Level, Pair
+
+SEPARATOR: Final = "::"
+"""Between a device's id and the number of its replica."""
+
+LEVEL_SCORES: Final = {
+    Level.SAME_BOARD: 60,
+    Level.SINGLE_SWITCH: 50,
+    Level.MULTIPLE_SWITCHES: 40,
+    Level.HOST_BRIDGE: 30,
+    Level.SAME_NODE: 20,
+    Level.CROSS_CPU: 10,
+}
+NVLINK_SCORE: Final = 100
+
+DISTRIBUTED: Final = "distributed"
+PACKED: Final = "packed"
+
+_WORK: Final = 600_000
+"""Steps after which the exact search is given up for an estimate: a few seconds.
+
+Sixteen GPUs no two of which are connected alike need fewer, and so does any known machine.
+"""
+
+
+class AllocationError(ValueError):
+    """No preference can be told; the text is the RPC's error."""
+
+
+def physical(device_id: str) -> str:
+    """The id of the device behind a (maybe shared) device."""
+    return device_id.partition(SEPARATOR)[0]
+
+
+def score(pair: Pair) -> int:
+    """What it is worth to have two GPUs in one container."""
+    return LEVEL_SCORES[pair.level] + NVLINK_SCORE * pair.nvlinks
+
+
+# --- greedy ----------------------------------------------------------------------------------------------------------
+
+
+def greedy(
+    available: Sequence[str],
+    must: Sequence[str],
+    size: int,
+    replicas: Mapping[str, int],
+    *,
+    policy: str = DISTRIBUTED,
+    least_picked: bool = True,
+) -> list[str]:
+    """Pick replicas one by one, from the device with the fewest (``distributed``) or most (``packed``) handed out.
+
+    ``replicas`` says how many there are of each physical device; ids of none of these are never picked. Among devices
+    of which equally many are handed out, with ``least_picked`` the one comes first that was picked least often in this
+    call; otherwise, and then, the order is that of ``available``.
+
+    Raises:
+        AllocationError: there are too few candidates, or a device that must be included is unknown.
+    """
+    _refuse_unknown(must, replicas)
+    included = set(must)
+    candidates: dict[str, list[str]] = {}
+    for name in dict.fromkeys(available):
+        if name not in included and physical(name) in replicas:
+            candidates.setdefault(physical(name), []).append(name)
+    wanted = size - len(must)
+    if sum(map(len, candidates.values())) < wanted:
+        raise AllocationError("not enough available devices to satisfy allocation")
+    sign = -1 if policy == PACKED else 1
+    picked: dict[str, int] = dict.fromkeys(candidates, 0)
+
+    def rank(device: str) -> tuple[int, int]:
+        allocated = replicas[device] - len(candidates[device])
+        return sign * allocated, picked[device] if least_picked else 0
+
+    chosen = list(must)
+    for _ in range(wanted):
+        device = min((device for device, left in candidates.items() if left), key=rank)
+        chosen.append(candidates[device].pop(0))
+        picked[device] += 1
+    return chosen
+
+
+def _refuse_unknown(names: Sequence[str], known: Mapping[str, object]) -> None:
+    for name in names:
+        if physical(name) not in known:
+            raise AllocationError(f"unknown device: {name}")
+
+
+# --- aligned ---------------------------------------------------------------------------------------------------------
+
+
+def aligned(available: Sequence[str], must: Sequence[str], size: int, scores: Callable[[str, str], int]) -> list[str]:
+    """The best-connected set of whole GPUs, chosen so that what is left over is well connected too.
+
+    Of all ways to part the available GPUs into sets of ``size`` (with one smaller set where they don't come out even),
+    the first with the highest sum of scores over all pairs in a set counts; of its full sets that hold all of ``must``,
+    the first with the highest score is the answer. Empty when there is none. ``scores`` must be symmetric.
+    """
+    gpus = list(dict.fromkeys(available))
+    required = set(must)
+    if size <= 0 or len(gpus) < size or len(required) > size or not required <= set(gpus):
+        return []
+    table = [[0 if one == other else scores(one, other) for other in gpus] for one in gpus]
+    wanted = sum(1 << place for place, name in enumerate(gpus) if name in required)
+    try:
+        chosen = _Search(table, size, wanted).answer()
+    except _TooMuchWork:
+        chosen = _estimate(table, size, wanted)
+    return [name for place, name in enumerate(gpus) if chosen >> place & 1]
+
+
+class _TooMuchWork(Exception):  # noqa: N818 - tells of no fault
+    """The search has used up its steps."""
+
+
+class _Search:
+    """The search for the best partition. Sets of GPUs are bit masks over their places; the first GPU is bit 0.
+
+    Where GPUs don't come out even, bits beyond the last GPU pad the smaller set; padding is never split.
+    """
+
+    def __init__(self, scores: list[list[int]], size: int, required: int) -> None:
+        self._scores = scores
+        self._size = size
+        self._required = required
+        count = len(scores)
+        padding = -count % size
+        self._padding = (1 << padding) - 1 << count
+        self._all = (1 << count) - 1 | self._padding
+        self._twin = _previous_twins(scores, required)
+        self._known: dict[int, tuple[int, int] | None] = {}
+        self._work = 0
+
+    def answer(self) -> int:
+        """The best set that holds all required GPUs, of the best partition."""
+        best, best_score = 0, -1
+        rest = self._all
+        while rest:
+            found = self._best(rest)
+            if found is None:  # cannot be: some full set has room for all that is required
+                break
+            chosen = found[1]
+            rest &= ~chosen
+            if not chosen & self._padding and chosen & self._required == self._required:
+                value = _inner(self._scores, chosen)
+                if value > best_score:
+                    best, best_score = chosen, value
+        return best
+
+    def _best(self, rest: int) -> tuple[int, int] | None:
+        """The highest sum that the rest can be parted into, and the first set of the first partition that has it.
+
+        None if no partition has a full set with all that is required.
+        """
+        if rest not in self._known:
+            self._known[rest] = self._find(rest)
+        return self._known[rest]
+
+    def _find(self, rest: int) -> tuple[int, int] | None:
+        sets_left = rest.bit_count() // self._size
+        if sets_left == 1:
+            return None if rest & self._required and rest & self._padding else (_inner(self._scores, rest), rest)
+        best: tuple[int, int] | None = None
+        for base, free in self._beginnings(rest):
+            need = self._size - base.bit_count()
+            found = self._two(rest, base, free, need) if sets_left == 2 else self._many(rest, base, free, need)
+            if found is not None and (best is None or found[0] > best[0] or _is_tie_before(found, best)):
+                best = found
+        return best
+
+    def _beginnings(self, rest: int) -> list[tuple[int, int]]:
+        """What the set with the first GPU of the rest can begin with, and what it can be filled up from."""
+        first = rest & -rest
+        required, padding = rest & self._required, rest & self._padding
+        free = rest & ~(required | padding | first)
+        found = []
+        if not first & required:  # a set without any that is required
+            found.append((first, free))
+            if padding:
+                found.append((first | padding, free))
+        if required:
+            found.append((first | required, free))
+        return [(base, free) for base, free in found if base.bit_count() <= self._size]
+
+    def _many(self, rest: int, base: int, free: int, need: int) -> tuple[int, int] | None:
+        """The best first set, where what it leaves has to be parted again."""
+        gains = [0] * len(self._scores)
+        for place in _places(base & ~self._padding):
+            gains = [gain + more for gain, more in zip(gains, self._scores[place], strict=True)]
+        best: tuple[int, int] | None = None
+
+        def look(chosen: int, value: int) -> None:
+            nonlocal best
+            other = self._best(rest & ~chosen)
+            if other is not None and (best is None or value + other[0] > best[0]):
+                best = value + other[0], chosen
+
+        self._fill(
+            base, _inner(self._scores, base & ~self._padding), gains, _places(free), free, need, self._scores, look
+        )
+        return best
+
+    def _two(self, rest: int, base: int, free: int, need: int) -> tuple[int, int] | None:
+        """The best first set, where what it leaves is the last set.
+
+        The pairs of the last set are all pairs of the rest, without those that have a GPU in the first set; so both
+        sets' sum is told from the first set alone, which is what makes eight out of sixteen fast.
+        """
+        last_free = rest & ~base & ~free
+        if last_free & self._required and last_free & self._padding:
+            return None
+        gpus = _places(rest & ~self._padding)
+        doubled = [[2 * each for each in row] for row in self._scores]
+        gains = [-sum(row[place] for place in gpus) for row in self._scores]
+        value = _inner(self._scores, rest & ~self._padding)
+        for place in _places(base & ~self._padding):
+            value += gains[place]
+            gains = [gain + more for gain, more in zip(gains, doubled[place], strict=True)]
+        best: tuple[int, int] | None = None
+
+        def look(chosen: int, value: int) -> None:
+            nonlocal best
+            if best is None or value > best[0]:
+                best = value, chosen
+
+        self._fill(base, value, gains, _places(free), free, need, doubled, look)
+        return best
+
+    def _fill(
+        self,
+        chosen: int,
+        value: int,
+        gains: list[int],
+        free: list[int],
+        open_: int,
+        need: int,
+        scores: list[list[int]],
+        look: Callable[[int, int], None],
+    ) -> None:
+        """Show ``look`` all ways to fill up a set, in the order of places; of twins in ``open_``, the earlier goes first.
+
+        ``gains`` says what each GPU would add to the value beside those chosen.
+        """
+        self._work += 1
+        if self._work > _WORK:
+            raise _TooMuchWork
+        if need == 0:
+            look(chosen, value)
+            return
+        for number, place in enumerate(free[: len(free) - need + 1]):
+            bit = 1 << place
+            if self._twin[place] & open_ & ~chosen:
+                continue
+            if need == 1:
+                look(chosen | bit, value + gains[place])
+                continue
+            more = [gain + extra for gain, extra in zip(gains, scores[place], strict=True)]
+            self._fill(chosen | bit, value + gains[place], more, free[number + 1 :], open_, need - 1, scores, look)
+
+
+def _places(mask: int) -> list[int]:
+    return [place for place in range(mask.bit_length()) if mask >> place & 1]
+
+
+def _inner(scores: list[list[int]], mask: int) -> int:
+    """The sum over all pairs of a set; padding counts nothing."""
+    places = [place for place in _places(mask) if place < len(scores)]
+    return sum(scores[one][other] for number, one in enumerate(places) for other in places[number + 1 :])
+
+
+def _is_tie_before(found: tuple[int, int], best: tuple[int, int]) -> bool:
+    """Whether a set of the same value comes first in the order of places."""
+    differing = found[1] ^ best[1]
+    return found[0] == best[0] and bool(differing & -differing & found[1])
+
+
+def _previous_twins(scores: list[list[int]], required: int) -> list[int]:
+    """For each GPU the bit of the last one before it that scores alike with every third GPU; 0 if there is none.
+
+    GPUs that are required and others are never twins. To be twins is an equivalence, so that one comparison a class does.
+    """
+    last: dict[int, int] = {}
+    twins = []
+    for place, row in enumerate(scores):
+        for first in last:
+            if required >> first & 1 == required >> place & 1 and _alike(scores[first], row, first, place):
+                break
+        else:
+            first = place
+        twins.append(1 << last[first] if first in last else 0)
+        last[first] = place
+    return twins
+
+
+def _alike(row: list[int], other: list[int], one: int, two: int) -> bool:
+    differing = [place for place in range(len(row)) if row[place] != other[place]]
+    return all(place in (one, two) for place in differing)
+
+
+def _estimate(scores: list[list[int]], size: int, required: int) -> int:
+    """A well-connected set that holds all required GPUs: grown from each GPU by what adds most, the best is taken."""
+    best, best_score = 0, -1
+    for start in range(len(scores)):
+        chosen = required | 1 << start
+        if chosen.bit_count() > size:
+            chosen = required
+        gains = [sum(row[place] for place in _places(chosen)) for row in scores]
+        while chosen.bit_count() < size:
+            place = max((place for place in range(len(scores)) if not chosen >> place & 1), key=gains.__getitem__)
+            chosen |= 1 << place
+            gains = [gain + more for gain, more in zip(gains, scores[place], strict=True)]
+        value = _inner(scores, chosen)
+        if value > best_score:
+            best, best_score = chosen, value
+    return best
