@@ -1,4 +1,4 @@
-"""Preferred allocation: the contract's definitions, written out plainly, against the plugin's (device-plugin-gfd.md 4.2)."""
+"""Preferred allocation: the contract's definitions, written out plainly, hold (device-plugin-gfd.md 4.2)."""
 
 import itertools
 from collections.abc import Callable, Iterator

@@ -249,7 +249,7 @@ class _Search:
         scores: list[list[int]],
         look: Callable[[int, int], None],
     ) -> None:
-        """Show ``look`` all ways to fill up a set, in the order of places; of twins in ``open_``, the earlier goes first.
+        """Show ``look`` all ways to fill up a set, in the order of places; of twins in ``open_`` the earlier is first.
 
         ``gains`` says what each GPU would add to the value beside those chosen.
         """
@@ -289,7 +289,7 @@ def _is_tie_before(found: tuple[int, int], best: tuple[int, int]) -> bool:
 def _previous_twins(scores: list[list[int]], required: int) -> list[int]:
     """For each GPU the bit of the last one before it that scores alike with every third GPU; 0 if there is none.
 
-    GPUs that are required and others are never twins. To be twins is an equivalence, so that one comparison a class does.
+    GPUs that are required and others are never twins. To be twins is an equivalence: one comparison a class does.
     """
     last: dict[int, int] = {}
     twins = []
