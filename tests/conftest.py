@@ -14,20 +14,9 @@ settings.register_profile("api", deadline=None, derandomize=True)
 settings.load_profile("api")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several workers, tests that share a real cluster run in one of them: those of a file, and all of `real/`.
-
-    Those of `real/` take longest and come first.
-    """
-    for item in items:
-        if item.get_closest_marker("real"):
-            item.add_marker(pytest.mark.xdist_group("real" if _on_stage(item) else item.path.name))
-    items.sort(key=lambda item: not _on_stage(item))
-
-
-def _on_stage(item: pytest.Item) -> bool:
-    return item.path.parent.name == "real"
+    """The tests of `real/` take longest and come first, so that several workers end at about the same time."""
+    items.sort(key=lambda item: item.path.parent.name != "real")
 
 
 def unavailable(reason: str) -> None:

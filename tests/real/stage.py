@@ -72,6 +72,8 @@ class Stage:
 
     def __init__(self, cluster: GpuCluster) -> None:
         self.cluster = cluster
+        self.audited_before = 0
+        """Lines of the audit log that were there before an installation that several tests share."""
 
     # --- asking and waiting -------------------------------------------------------------------------------------------
 
@@ -159,17 +161,21 @@ class Stage:
 
     def forbidden(self, since: int = 0) -> list[str]:
         """Requests that were refused to the operator or an operand: from the audit log, from this line on."""
-        lines = self.cluster.cluster.control_plane.audit_log.read_text().splitlines()[since:]
         return [
             f"{event['user']['username']} {event['verb']} {event['requestURI']}: {event['responseStatus']['message']}"
-            for event in map(json.loads, lines)
+            for event in map(json.loads, self._audit()[since:])
             if event["user"].get("username", "").startswith(f"system:serviceaccount:{NAMESPACE}:")
             and event.get("responseStatus", {}).get("code") == 403
         ]
 
     def audited(self) -> int:
         """How many lines the audit log has."""
-        return len(self.cluster.cluster.control_plane.audit_log.read_text().splitlines())
+        return len(self._audit())
+
+    def _audit(self) -> list[str]:
+        """The lines of the audit log; the last may be half written yet."""
+        text = self.cluster.cluster.control_plane.audit_log.read_text()
+        return text[: text.rfind("\n") + 1].splitlines()
 
     def inventory(self) -> set[str]:
         """Everything in the cluster that an installation could leave: kind and name of all objects it might make."""
