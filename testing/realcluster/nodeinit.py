@@ -99,7 +99,7 @@ def place_files(files: Mapping[str, str]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_symlink():
             target.unlink()  # the machine's own, in the layer below
-        target.write_text(text)
+        target.write_text(text, errors="surrogateescape")  # bytes that are no text come as `onnode.host.BYTES` has them
         target.chmod(0o755 if target.parent.name == "bin" else 0o644)
 
 

@@ -9,16 +9,20 @@ kubelet's part.
 import hashlib
 import json
 import os
+import re
 import shutil
+import struct
 import tomllib
-import uuid
 from collections.abc import Iterator, MutableSet
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ..node.devices.simfile import bus_id, gpu_uuid
+from ..node.devices.simulated import Machine, describe
 from ..node.hostroot import HostRoot
+from ..node.ownprocess import DEVICES
 from .nodes import Model, NodeSpec
 
 SOCKET_PATH_LIMIT = 103
@@ -38,13 +42,15 @@ CORE_MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 CONTROL_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 NVIDIA_VENDOR = "0x10de"
+NO_DRIVER = "0.0"
+"""What the description of a machine says of a driver as long as none was loaded."""
+_VERSION = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 _OS_NAMES = {
     "ubuntu": "Ubuntu",
     "rhel": "Red Hat Enterprise Linux",
     "rhcos": "Red Hat Enterprise Linux CoreOS",
     "debian": "Debian",
 }
-_UUID_SPACE = uuid.UUID("6a0d1f62-5c0e-4cf1-9d3c-6d70716c616e")
 
 
 class HostError(RuntimeError):
@@ -112,6 +118,10 @@ class SimulatedHost:
             "/run",
         ):
             root.mkdir(folder)
+        if not root.exists(DEVICES):
+            root.mkdir(DEVICES.rpartition("/")[0])
+            described = describe(spec.name, list(spec.entries()), spec.host_driver or NO_DRIVER)
+            Machine.create(root.path(DEVICES), described)
         self._place("/etc/os-release", _os_release(spec))
         self._place("/etc/hostname", spec.name + "\n")
         self._place("/etc/machine-id", hashlib.md5(spec.name.encode(), usedforsecurity=False).hexdigest() + "\n")
@@ -157,8 +167,11 @@ class SimulatedHost:
             ("device", "0x" + gpu.model.pci_id.lower()),
             ("class", gpu.model.pci_class),
             ("numa_node", str(gpu.index * 2 // max(1, len(self.gpus)))),
+            ("subsystem_vendor", NVIDIA_VENDOR),
+            ("subsystem_device", "0x0001"),
         ):
             self.root.write_atomic(f"{folder}/{name}", value + "\n")
+        self.root.write_atomic(f"{folder}/config", _configuration_space(int(gpu.model.pci_id, 16)))
 
     def pci_devices(self) -> list[dict[str, str]]:
         """What a program reads of the PCI bus: `address`, `vendor`, `device`, `class` of each device, by address."""
@@ -172,6 +185,11 @@ class SimulatedHost:
     def kernel(self) -> str:
         """The running kernel's release."""
         return self.root.read_text("/proc/sys/kernel/osrelease").strip()
+
+    @property
+    def machine(self) -> Machine:
+        """The hand on the simulated GPUs: to inject faults, to change MIG."""
+        return Machine(self.root.path(DEVICES))
 
     # --- kernel modules and driver ------------------------------------------------------------------------------------
 
@@ -192,6 +210,8 @@ class SimulatedHost:
         self.root.write_atomic(f"/sys/module/{module}/refcnt", "0\n")
         if version:
             self.root.write_atomic(f"/sys/module/{module}/version", version + "\n")
+        if module == "nvidia" and _VERSION.fullmatch(version):
+            self.machine.set_driver(version)
 
     def unload_module(self, module: str) -> None:
         """Unload a module; HostError if something holds it, nothing if it is not loaded."""
@@ -254,6 +274,16 @@ class SimulatedHost:
         return found
 
 
+def _configuration_space(device: int) -> bytes:
+    """What a GPU that is no vGPU shows of itself on the PCI bus: 256 bytes with one capability, power management."""
+    space = bytearray(256)
+    space[0:4] = struct.pack("<HH", int(NVIDIA_VENDOR, 16), device)
+    space[0x06] = 0x10  # there is a list of capabilities
+    space[0x34] = 0x60
+    space[0x60:0x62] = b"\x01\x00"
+    return bytes(space)
+
+
 def driver_file(path: str, version: str) -> str:
     """The content of a file of the driver: nvidia-smi is a script that runs the stand-in where its image is."""
     if path.endswith("/nvidia-smi"):
@@ -263,8 +293,7 @@ def driver_file(path: str, version: str) -> str:
 
 def _gpus(spec: NodeSpec) -> Iterator[Gpu]:
     for index, model in enumerate(spec.cards()):
-        identity = uuid.uuid5(_UUID_SPACE, f"{spec.name}/{index}")
-        yield Gpu(index, f"GPU-{identity}", f"0000:{0x10 + index * 8:02x}:00.0", model)
+        yield Gpu(index, gpu_uuid(spec.name, index), bus_id(index), model)
 
 
 def _os_release(spec: NodeSpec) -> str:

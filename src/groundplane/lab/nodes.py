@@ -1,7 +1,7 @@
 """Node descriptions: what a simulated node is made of, read from a YAML node file (docs/reference/node-file.md).
 
-A `NodeSpec` says which GPUs, kernel, operating system, container runtime and host driver a node has. The table of GPU
-models holds what a person knows of a card by its name. Making the node's file system out of a description is
+A `NodeSpec` says which GPUs, kernel, operating system, container runtime and host driver a node has. What there is to
+know of a card by its model's name is in `node/devices/models.py`. Making the node's file system out of a description is
 `lab/host.py`'s work.
 """
 
@@ -13,6 +13,9 @@ from typing import Any
 import msgspec
 import yaml
 
+from ..node.devices import simfile
+from ..node.devices.models import ALIASES, MODELS, Model
+from ..node.devices.simulated import FileError, GpuEntry, Mig, describe
 from . import amounts
 
 
@@ -20,65 +23,21 @@ class NodeFileError(ValueError):
     """A node file cannot be used; the message says file, place, what was found, what is expected and the remedy."""
 
 
-class Model(msgspec.Struct, frozen=True):
-    """What is the same for all cards of one model. `pci_class` is 0x030200 for compute, 0x030000 for display cards."""
-
-    product: str
-    pci_id: str
-    memory_mib: int
-    compute: tuple[int, int]
-    mig: bool = False
-    pci_class: str = "0x030200"
-
-
-MODELS: dict[str, Model] = {
-    "T4": Model("Tesla T4", "1eb8", 15360, (7, 5)),
-    "V100-SXM2-32GB": Model("Tesla V100-SXM2-32GB", "1db5", 32768, (7, 0)),
-    "A10": Model("NVIDIA A10", "2236", 23028, (8, 6)),
-    "A16": Model("NVIDIA A16", "25b6", 15356, (8, 6)),
-    "A30": Model("NVIDIA A30", "20b7", 24576, (8, 0), mig=True),
-    "A40": Model("NVIDIA A40", "2235", 46068, (8, 6)),
-    "A100-SXM4-40GB": Model("NVIDIA A100-SXM4-40GB", "20b0", 40960, (8, 0), mig=True),
-    "A100-SXM4-80GB": Model("NVIDIA A100-SXM4-80GB", "20b2", 81920, (8, 0), mig=True),
-    "A100-PCIE-80GB": Model("NVIDIA A100 80GB PCIe", "20b5", 81920, (8, 0), mig=True),
-    "L4": Model("NVIDIA L4", "27b8", 23034, (8, 9)),
-    "L40": Model("NVIDIA L40", "26b5", 46068, (8, 9)),
-    "L40S": Model("NVIDIA L40S", "26b9", 46068, (8, 9)),
-    "RTX-6000-ADA": Model("NVIDIA RTX 6000 Ada Generation", "26b1", 49140, (8, 9), pci_class="0x030000"),
-    "H100-SXM5-80GB": Model("NVIDIA H100 80GB HBM3", "2330", 81559, (9, 0), mig=True),
-    "H100-PCIE-80GB": Model("NVIDIA H100 PCIe", "2331", 81559, (9, 0), mig=True),
-    "H100-NVL": Model("NVIDIA H100 NVL", "2321", 95830, (9, 0), mig=True),
-    "H200-SXM5-141GB": Model("NVIDIA H200", "2335", 143771, (9, 0), mig=True),
-    "H200-NVL": Model("NVIDIA H200 NVL", "233b", 143771, (9, 0), mig=True),
-    "GH200-480GB": Model("NVIDIA GH200 480GB", "2342", 97871, (9, 0), mig=True),
-    "B200": Model("NVIDIA B200", "2901", 183359, (10, 0), mig=True),
-    "GB200": Model("NVIDIA GB200", "2941", 189471, (10, 0), mig=True),
-    "RTX-PRO-6000": Model("NVIDIA RTX PRO 6000 Blackwell Server Edition", "2bb5", 97887, (12, 0), mig=True),
-}
-"""GPU models by the name a node file uses."""
-
-ALIASES: dict[str, str] = {
-    "H100": "H100-SXM5-80GB",
-    "H200": "H200-SXM5-141GB",
-    "A100": "A100-SXM4-80GB",
-    "A100-40GB": "A100-SXM4-40GB",
-    "A100-80GB": "A100-SXM4-80GB",
-    "V100": "V100-SXM2-32GB",
-    "GH200": "GH200-480GB",
-}
-"""Short names for the usual variant of a model."""
-
 COUNT_LIMIT = 16
 
 
 class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Some equal GPUs of a node. Memory (MiB), PCI device id (hex) and MIG capability override the model's."""
+    """Some equal GPUs of a node. Memory (MiB), PCI device id (hex) and MIG capability override the model's.
+
+    `mig_devices` are the profiles of each GPU's MIG devices; MIG mode is on if they are given, even if there are none.
+    """
 
     model: str
     count: int = 1
     memory_mib: int | None = msgspec.field(default=None, name="memoryMiB")
     pci_id: str | None = None
     mig_capable: bool | None = None
+    mig_devices: tuple[str, ...] | None = None
 
     @property
     def card(self) -> Model:
@@ -89,6 +48,16 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
             memory_mib=base.memory_mib if self.memory_mib is None else self.memory_mib,
             pci_id=base.pci_id if self.pci_id is None else self.pci_id,
             mig=base.mig if self.mig_capable is None else self.mig_capable,
+        )
+
+    @property
+    def entry(self) -> GpuEntry:
+        """One of the GPUs as the file of simulated GPUs has it."""
+        return GpuEntry(
+            ALIASES.get(self.model, self.model),
+            memory_mib=self.memory_mib,
+            mig_capable=self.mig_capable,
+            mig=Mig(self.mig_devices is not None, self.mig_devices or ()),
         )
 
 
@@ -136,6 +105,11 @@ class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
     capacity: dict[str, str] = {}
     nfd: bool = True
     missing_images: tuple[str, ...] = ()
+
+    def entries(self) -> Iterator[GpuEntry]:
+        """Each GPU as the file of simulated GPUs has it, in the same order."""
+        for group in self.gpus:
+            yield from (group.entry for _ in range(group.count))
 
     def cards(self) -> Iterator[Model]:
         """The model of each GPU, in the order of their PCI addresses."""
@@ -242,6 +216,11 @@ def _gpu_problems(group: GpuSpec) -> Iterator[str]:
         yield f"memoryMiB: {group.memory_mib}; expected MiB, 1 or more"
     if group.pci_id is not None and not _HEX_ID.fullmatch(group.pci_id):
         yield f"pciId: {group.pci_id!r}; expected four hexadecimal digits such as '2330', in quotes"
+    if group.mig_devices is not None and group.model in {*MODELS, *ALIASES}:
+        try:
+            simfile.machine(describe("any", [group.entry], "1.0"), "migDevices")
+        except FileError as error:
+            yield str(error)
 
 
 def _choice(field: str, value: str, allowed: Sequence[str]) -> Iterator[str]:

@@ -28,6 +28,9 @@ SPEC = "node.yaml"
 BASE_SPEC = "/etc/containerd/base-spec.json"
 """Where a test node has the OCI specification that containers start from."""
 
+BYTES = "surrogateescape"
+"""How the texts of `node_files` are to be encoded."""
+
 _MACHINE = "host"
 _LOCK = ".lock"
 _BOOTED = "/run/booted"
@@ -154,6 +157,8 @@ def attach(folder: Path, *, machine: Path | None = None, runtime_socket: Path | 
 def node_files(spec: NodeSpec) -> dict[str, str]:
     """The files a real node must have before its services start, path to text; those in `/usr/bin` are executable.
 
+    Bytes that are no text are in it as `BYTES` has them.
+
     All have their description and the machine that it describes, booted, so that programs without rights over it find
     it. A node with a driver of its own has that driver's files, and NVIDIA's runtime too, as its administrator would
     install it: containerd must read `/etc/containerd/conf.d/*.toml` and have its containers' base in `BASE_SPEC`. A
@@ -164,8 +169,8 @@ def node_files(spec: NodeSpec) -> dict[str, str]:
         document = {"nodes": [msgspec.to_builtins(spec)]}
         (folder / SPEC).write_bytes(msgspec.json.encode(document))
         attach(folder)
-        made = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != _LOCK)
-        files = {f"{FOLDER}/{path.relative_to(folder)}": path.read_text() for path in made}
+        made = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.endswith(_LOCK))
+        files = {f"{FOLDER}/{path.relative_to(folder)}": path.read_text(errors=BYTES) for path in made}
     return files | (_preinstalled(spec.host_driver) if spec.host_driver else {})
 
 
@@ -186,4 +191,4 @@ def write_node_files(spec: NodeSpec, root: Path = Path("/")) -> None:
     for path, text in node_files(spec).items():
         target = root / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(target, text, mode=0o755 if path.startswith("/usr/bin/") else 0o644)
+        write_atomic(target, text.encode(errors=BYTES), mode=0o755 if path.startswith("/usr/bin/") else 0o644)
