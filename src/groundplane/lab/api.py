@@ -110,6 +110,8 @@ class Api:
         self.track_updates = track_updates
         self.rbac = rbac
         self.random = random.Random(seed)
+        self.url = ""
+        """Where it is served over HTTP, if it is."""
         self._siblings: collections.OrderedDict[tuple[store.Id, str], Document] = collections.OrderedDict()
         bootstrap.fill(self)
 

@@ -91,7 +91,8 @@ async def serve(
     site = web.TCPSite(runner, host, port)
     await site.start()
     address = runner.addresses[0]
-    return Server(handler, runner, f"http://{address[0]}:{address[1]}")
+    api.url = f"http://{address[0]}:{address[1]}"
+    return Server(handler, runner, api.url)
 
 
 def _request_factory() -> Callable[..., web.BaseRequest]:

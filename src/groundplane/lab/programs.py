@@ -7,17 +7,21 @@ probing containers is the kubelet's part. `onnode` gives the same programs a con
 """
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol, Self
 
+from ..cluster.config import Config
 from ..node.hostroot import HostRoot
 from . import resources
 from .clock import LabClock
 from .host import Gpu, SimulatedHost
 from .resources import Resource
+
+_pids = itertools.count(1)
 
 Output = Callable[[bytes], None]
 Program = Callable[["ContainerContext"], Awaitable[int]]
@@ -74,6 +78,15 @@ class Programs(Protocol):
 
     def find(self, container: "Container", argv: tuple[str, ...]) -> "Program":
         """The program behind a command. CommandNotFoundError if there is none."""
+
+
+class Signalled(Protocol):
+    """A process that takes signals."""
+
+    argv: Iterable[str]
+
+    def deliver(self, number: int) -> None:
+        """Send it a signal."""
 
 
 class CommandNotFoundError(LookupError):
@@ -162,6 +175,28 @@ class Container:
     env: Mapping[str, str] = field(default_factory=dict)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     ports: dict[int, Handler | None] = field(default_factory=dict)
+    peers: Callable[[], Iterable["Container"]] = tuple
+    """The containers whose processes this one sees besides its own."""
+    identity: Callable[[], Config] | None = None
+    """How the pod's service account reaches the API server over HTTP, where there is such a server."""
+    _running: dict[int, Signalled] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def runs(self, process: Signalled) -> Iterator[None]:
+        """Count a process among the container's as long as it runs."""
+        pid = next(_pids)
+        self._running[pid] = process
+        try:
+            yield
+        finally:
+            del self._running[pid]
+
+    def namespace(self) -> dict[int, Signalled]:
+        """The processes of the container's PID namespace, by number."""
+        found = dict(self._running)
+        for peer in self.peers():
+            found |= peer._running
+        return dict(sorted(found.items()))
 
     def path(self, path: str) -> Path:
         """The real path behind a container path; it need not exist. Links are resolved within their own tree."""

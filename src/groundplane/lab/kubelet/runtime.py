@@ -7,7 +7,7 @@ here. It runs what it is told to run and remembers how it ended; when to start a
 import asyncio
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -95,6 +95,12 @@ class ContainerRuntime:
     def pods(self) -> set[str]:
         """Uids of the pods that the runtime knows."""
         return set(self._sandboxes) | {uid for uid, _ in self._processes}
+
+    def running(self, pod_uid: str = "") -> Iterator[Container]:
+        """The containers that run, of one pod or of all."""
+        for (uid, _), runs in self._processes.items():
+            if runs[-1].running and pod_uid in ("", uid):
+                yield runs[-1].container
 
     def last(self, pod_uid: str, name: str) -> Process | None:
         """The latest run of a container."""
