@@ -298,9 +298,7 @@ class TestDurations:
         assert duration.ns == ns
         assert str(duration) == shown
 
-    @pytest.mark.parametrize(
-        "text", ["60", "", "s", "1 s", "1d", "-", "1s2", "infinity", "1e3s", "1..5s", "3000000h"]
-    )
+    @pytest.mark.parametrize("text", ["60", "", "s", "1 s", "1d", "-", "1s2", "infinity", "1e3s", "1..5s", "3000000h"])
     def test_no_durations(self, text: str) -> None:
         with pytest.raises(ValueError, match="duration"):
             Duration.parse(text)
