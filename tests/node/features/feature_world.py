@@ -5,7 +5,8 @@ from typing import Any
 
 from groundplane.node.devices.model import Gpu, Inventory, MigDevice, Profile
 from groundplane.node.devices.models import MODELS
-from groundplane.node.features.labels import Facts, Labels, Shared, Sharing, labels
+from groundplane.node.features.labels import Facts, Labels, labels
+from groundplane.node.sharing import Shared, Sharing, SharingStrategy
 
 GPU = "nvidia.com/gpu"
 
@@ -62,8 +63,9 @@ def time_sliced(replicas: int, *resources: str, renamed: bool = False) -> Sharin
 
 
 def shared(strategy: str, replicas: int, *resources: str, renamed: bool = False) -> Sharing:
-    entry = Shared(strategy, replicas, renamed)
-    return Sharing(strategy, dict.fromkeys(resources or (GPU,), entry))
+    """Resources (nvidia.com/gpu unless others are named) with so many replicas each."""
+    entries = tuple(Shared(name, f"{name}.shared" if renamed else name, replicas) for name in resources or (GPU,))
+    return Sharing(SharingStrategy(strategy), renamed, False, entries)
 
 
 def of(found: Labels, stem: str = GPU) -> dict[str, str]:

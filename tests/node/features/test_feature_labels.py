@@ -229,7 +229,6 @@ def test_6_mps_with_mig_is_fatal(strategy: str) -> None:
         (shared("mps", 2), "Tesla-T4-SHARED", "2", "mps"),
         (shared("mps", 2, renamed=True), "Tesla-T4", "2", "mps"),
         (time_sliced(4, "nvidia.com/mig-1g.5gb"), "Tesla-T4", "1", "none"),
-        (time_sliced(1), "Tesla-T4", "1", "none"),
     ],
 )
 def test_8_sharing(sharing: Any, product: str, replicas: str, strategy: str) -> None:

@@ -7,13 +7,14 @@ Names, values and merge order are those of contracts/device-plugin-gfd.md 8 and 
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Self, TypeAlias, TypeVar
 
 import msgspec
 
 from ...api import names
 from ...api.release import Release
 from ..devices.model import Gpu, Inventory, MigDevice, Profile
+from ..sharing import Sharing
 
 Labels: TypeAlias = dict[str, str]
 _Key = TypeVar("_Key")
@@ -22,7 +23,6 @@ _Value = TypeVar("_Value")
 NONE: Final = "none"
 SINGLE: Final = "single"
 MIXED: Final = "mixed"
-MPS: Final = "mps"
 UNKNOWN: Final = "unknown"
 _MIB: Final = 1 << 20
 
@@ -52,26 +52,6 @@ class LabelError(ValueError):
     """Labels cannot be computed: the driver says something unreadable, or the configuration contradicts the GPUs."""
 
 
-class Shared(msgspec.Struct, frozen=True):
-    """How one resource is shared."""
-
-    strategy: str = NONE
-    replicas: int = 1
-    renamed: bool = False
-
-
-class Sharing(msgspec.Struct, frozen=True):
-    """The node's active sharing strategy, and the resources that it shares by their original names."""
-
-    strategy: str = NONE
-    resources: Mapping[str, Shared] = {}
-
-    def of(self, resource: str) -> Shared:
-        """How a resource is shared; not at all unless it is listed with more than one replica."""
-        found = self.resources.get(resource)
-        return found if found is not None and found.replicas > 1 else Shared()
-
-
 class Vgpu(msgspec.Struct, frozen=True):
     """What PCI configuration space says of the hypervisor below: ``host`` is its driver's version and branch."""
 
@@ -96,19 +76,34 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resource(NamedTuple):
-    """A kind of things that a node offers, as labels: their stem, and whether sharing applies."""
+    """A resource of the node as labels: their stem, and how it is shared."""
 
     name: str
-    shared: Shared
+    replicas: int = 1
+    strategy: str = NONE
+    renamed: bool = False
+
+    @classmethod
+    def of(cls, name: str, sharing: Sharing) -> Self:
+        """A resource by the name it has before it is renamed, shared as configured."""
+        entry = sharing.of(name)
+        if entry is None:
+            return cls(name)
+        return cls(name, entry.replicas, sharing.strategy.value, entry.advertised != entry.name)
 
     def labels(self, values: Mapping[str, object]) -> Labels:
         """Labels of the resource by their last parts."""
         return {f"{self.name}.{key}": str(value) for key, value in values.items()}
 
-    def product(self, *parts: str) -> str:
-        """The value of ``.product``."""
-        suffix = ["SHARED"] if self.shared.replicas > 1 and not self.shared.renamed else []
-        return "-".join([*parts, *suffix])
+    def base(self, count: int, *product: str) -> dict[str, object]:
+        """The values that labels of every resource begin with."""
+        suffix = ["SHARED"] if self.replicas > 1 and not self.renamed else []
+        return {
+            "product": "-".join([*product, *suffix]),
+            "count": count,
+            "replicas": self.replicas,
+            "sharing-strategy": self.strategy,
+        }
 
 
 def labels(inventory: Inventory, facts: Facts) -> Labels:
@@ -198,7 +193,7 @@ def _mig_capable(inventory: Inventory, _facts: Facts) -> Labels:
 
 
 def _mps_capable(inventory: Inventory, facts: Facts) -> Labels:
-    capable = facts.sharing.strategy == MPS
+    capable = facts.sharing.mps
     with_mig = [gpu.uuid for gpu in inventory.gpus if gpu.mig_enabled]
     if capable and with_mig:
         raise LabelError(
@@ -258,13 +253,9 @@ def _full_gpus(gpus: Sequence[Gpu], facts: Facts) -> Labels:
     alike = _shown(gpus, facts)
     full = [gpu for gpu in alike if not gpu.mig_enabled]
     gpu = (full or alike)[0]
-    resource = Resource(names.GPU_RESOURCE, facts.sharing.of(names.GPU_RESOURCE) if full else Shared(replicas=0))
-    values: dict[str, object] = {
-        "product": resource.product(sanitise(gpu.name)),
-        "count": len(alike),
-        "replicas": resource.shared.replicas,
-        "sharing-strategy": resource.shared.strategy,
-    }
+    name = names.GPU_RESOURCE
+    resource = Resource.of(name, facts.sharing) if full else Resource(name, replicas=0)
+    values = resource.base(len(alike), sanitise(gpu.name))
     if memory_mib := gpu.memory_bytes // _MIB:
         values["memory"] = memory_mib
     major, minor = gpu.compute
@@ -302,7 +293,7 @@ def _single_mig(gpus: Sequence[Gpu], facts: Facts) -> Labels:
     if why_invalid(gpus):
         product = f"{sanitise(_first_with_mig(gpus).name)}-MIG-INVALID"
         values = {"product": product, "count": 0, "replicas": 0, "memory": 0, "sharing-strategy": ""}
-        return found | Resource(names.GPU_RESOURCE, Shared()).labels(values)
+        return found | Resource(names.GPU_RESOURCE).labels(values)
     alike = _shown(gpus, facts)
     return found | _mig_devices(
         names.GPU_RESOURCE, alike[0], [each for gpu in alike for each in gpu.mig_devices], facts
@@ -333,14 +324,11 @@ def _by_profile(gpus: Iterable[Gpu]) -> dict[Profile, list[tuple[Gpu, MigDevice]
 
 def _mig_devices(name: str, parent: Gpu, devices: Sequence[MigDevice], facts: Facts) -> Labels:
     """Set R of contracts/device-plugin-gfd.md 8.1 on MIG devices of one type."""
-    resource = Resource(name, facts.sharing.of(name))
+    resource = Resource.of(name, facts.sharing)
     device = devices[0]
     return resource.labels(
         {
-            "product": resource.product(sanitise(parent.name), "MIG", device.profile.in_resource),
-            "count": len(devices),
-            "replicas": resource.shared.replicas,
-            "sharing-strategy": resource.shared.strategy,
+            **resource.base(len(devices), sanitise(parent.name), "MIG", device.profile.in_resource),
             "memory": device.memory_mib,
             "multiprocessors": device.multiprocessors,
             "slices.gi": device.gi_slices,

@@ -1,0 +1,93 @@
+"""Which GPUs this machine has, and who is asked: NVML, CUDA on Tegra, or the PCI bus for GPUs bound to vfio-pci.
+
+A discovery loads what it needs, reads everything and gives it back, so that the driver can be unloaded between two of
+them, and one that comes later is found by the next (contracts/device-plugin-gfd.md 2.1, 8.2, 12 number 6).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from ..devices.model import Inventory
+from ..devices.source import DeviceError
+from ..process import Process
+from . import pci, tegra, vfio
+
+AUTO: Final = "auto"
+NVML: Final = "nvml"
+TEGRA: Final = "tegra"
+VFIO: Final = "vfio"
+
+_WSL_LIBRARY: Final = "libdxcore.so"
+_WSL_FOLDERS: Final = (
+    "/usr/lib/wsl/lib",
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib",
+)
+
+
+class InitError(RuntimeError):
+    """GPUs cannot be asked about (now): nobody to ask, or no driver. ``failOnInitError`` says what comes of it."""
+
+
+class Machine(NamedTuple):
+    """What is asked: the process' view of the machine, and the roots that libraries and databases are looked for in."""
+
+    process: Process
+    roots: tuple[str, ...]
+
+
+def discover(process: Process, strategy: str, driver_root: str) -> Inventory:
+    """The machine's GPUs. Takes milliseconds to seconds, and blocks.
+
+    ``driver_root`` is where the driver's files are in the container, besides their usual places; NVML is the loader's
+    to find. Raises :class:`InitError` where there is nobody to ask, and
+    :class:`~..devices.source.DeviceError` where asking fails.
+    """
+    machine = Machine(process, tuple(dict.fromkeys(("/", driver_root or "/"))))
+    chosen = resolve(machine) if strategy == AUTO else strategy
+    read = _READERS.get(chosen)
+    if read is None:
+        raise InitError(f"unsupported strategy {strategy}")
+    found = read(machine)
+    return _by_cuda(machine) if strategy == AUTO and tegra.has_tegra_gpu(found) else found
+
+
+def resolve(machine: Machine) -> str:
+    """Whom ``auto`` asks, from the machine's files; ``auto`` itself where nobody is there to ask."""
+    path, has_nvml = machine.process.path, machine.process.devices().has_library()
+    if any(path(f"{folder}/{_WSL_LIBRARY}").exists() for folder in _WSL_FOLDERS):
+        return NVML
+    if not has_nvml and tegra.is_tegra(machine.process.kernel, path):
+        return TEGRA
+    return NVML if has_nvml else AUTO
+
+
+def _by_nvml(machine: Machine) -> Inventory:
+    source = machine.process.devices()
+    try:
+        source.open()
+    except DeviceError as error:
+        raise InitError(f"failed to initialize NVML: {error}") from error
+    try:
+        return source.inventory()
+    finally:
+        source.close()
+
+
+def _by_cuda(machine: Machine) -> Inventory:
+    try:
+        return tegra.inventory(tegra.find_library(machine.process.path, machine.roots))
+    except DeviceError as error:
+        raise InitError(f"failed to initialize CUDA: {error}") from error
+
+
+def _by_pci(machine: Machine) -> Inventory:
+    try:
+        return vfio.inventory(machine.process.kernel, machine.process.path, machine.roots)
+    except pci.PciError as error:
+        raise InitError(f"failed to read the PCI bus: {error}") from error
+
+
+_READERS: Final[Mapping[str, Callable[[Machine], Inventory]]] = {NVML: _by_nvml, TEGRA: _by_cuda, VFIO: _by_pci}
