@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from ..api import names
 from ..api.release import Release
 from .options import kind_of, member
 
@@ -118,11 +117,6 @@ def resource_name(text: str) -> str:
             "may stand, with a letter or digit at both ends"
         )
     return name
-
-
-def mig_resource(profile: str) -> str:
-    """The resource of a MIG profile under strategy ``mixed``."""
-    return names.MIG_RESOURCE_PREFIX + profile.replace("+", ".")
 
 
 def parse_resources(section: Any) -> bool:
