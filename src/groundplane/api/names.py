@@ -13,6 +13,13 @@ DOMAIN: Final = "nvidia.com"
 NFD_PREFIX: Final = "feature.node.kubernetes.io/"
 NFD_NODE_NAME: Final = "nfd.node.kubernetes.io/node-name"
 """Label of a NodeFeature object: the node whose features it has."""
+NFD_WORKER_VERSION: Final = "nfd.node.kubernetes.io/worker.version"
+"""Annotation of a worker's NodeFeature object; of the node itself with node feature discovery before 0.14."""
+NFD_MASTER_VERSION: Final = "nfd.node.kubernetes.io/master.version"
+NFD_FEATURE_LABELS: Final = "nfd.node.kubernetes.io/feature-labels"
+"""Annotation of a node: the labels that node feature discovery put on it. An instance's has ``<instance>.`` before."""
+NODE_FEATURES_RECORD: Final = "groundplane.dev/node-features"
+"""Annotation of a node: digest of :data:`NFD_FEATURE_LABELS` as groundplane wrote it; another's record differs."""
 PCI_GPU_LABELS: Final = (
     "feature.node.kubernetes.io/pci-10de.present",
     "feature.node.kubernetes.io/pci-0302_10de.present",
