@@ -210,12 +210,13 @@ class SimulatedWatch:
         if self._changes is None and not self._closed:
             self._changes = files.Changes((self._file.path,), polling=False)
         while not self._pending:
-            if self._changes is None:
+            changes = self._changes
+            if changes is None:
                 raise nvmlerrors.error(nvmlerrors.UNINITIALIZED, "waiting for events")
             self._collect()
             if not self._pending:
-                await self._changes.next()
-                self._changes.drain()
+                await changes.next()
+                changes.drain()
         found = self._pending.popleft()
         if isinstance(found, DeviceError):
             raise found
@@ -226,6 +227,7 @@ class SimulatedWatch:
         self._closed = True
         self._watched = frozenset()
         if self._changes is not None:
+            self._changes.overflow()  # wakes who waits
             self._changes.close()
             self._changes = None
 
