@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from groundplane.node.devices.source import Level, Pair
 from groundplane.node.plugin import allocation
+from groundplane.node.resources import physical_id
 
 Table = list[list[int]]
 
@@ -184,7 +185,7 @@ def test_4_2_greedy_table(
 ) -> None:
     found = allocation.greedy(available, must, size, FOUR, policy=policy, least_picked=least_picked)
     assert found[: len(must)] == must
-    counts = {name: sum(allocation.physical(each) == name for each in found) for name in FOUR}
+    counts = {name: sum(physical_id(each) == name for each in found) for name in FOUR}
     assert {name: count for name, count in counts.items() if count} == expected
 
 
@@ -223,9 +224,9 @@ def test_4_2_greedy_by_its_definition(data: st.DataObject) -> None:
     left = set(available)
     picks = dict.fromkeys(replicas, 0)
     for name in found:
-        free = {device: sum(allocation.physical(each) == device for each in left) for device in replicas}
+        free = {device: sum(physical_id(each) == device for each in left) for device in replicas}
         sign = 1 if policy == "distributed" else -1
         rank = {device: (sign * (replicas[device] - free[device]), picks[device]) for device in free if free[device]}
-        assert rank[allocation.physical(name)] == min(rank.values())
+        assert rank[physical_id(name)] == min(rank.values())
         left.remove(name)
-        picks[allocation.physical(name)] += 1
+        picks[physical_id(name)] += 1

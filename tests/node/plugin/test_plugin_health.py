@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from node.fakeprocess import FakeProcess, until
 
 from groundplane.node.devices.model import NO_INSTANCE, Placed
 from groundplane.node.devices.simulated import GpuEntry, Machine, Mig, SimulatedSource, describe
@@ -14,7 +15,6 @@ from groundplane.node.devices.source import DeviceError, Event, EventKind
 from groundplane.node.options import OptionError
 from groundplane.node.plugin import health
 from groundplane.node.plugin.health import Board, Monitor, Watched, XidRules
-from node.fakeprocess import FakeProcess, until
 
 DEFAULTS = (13, 31, 43, 45, 68, 109)
 

@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from ..devices.source import Level, Pair
-
-SEPARATOR: Final = "::"
-"""Between a device's id and the number of its replica."""
+from ..resources import physical_id
 
 LEVEL_SCORES: Final = {
     Level.SAME_BOARD: 60,
@@ -35,11 +33,6 @@ Sixteen GPUs no two of which are connected alike need fewer, and so does any kno
 
 class AllocationError(ValueError):
     """No preference can be told; the text is the RPC's error."""
-
-
-def physical(device_id: str) -> str:
-    """The id of the device behind a (maybe shared) device."""
-    return device_id.partition(SEPARATOR)[0]
 
 
 def score(pair: Pair) -> int:
@@ -72,8 +65,8 @@ def greedy(
     included = set(must)
     candidates: dict[str, list[str]] = {}
     for name in dict.fromkeys(available):
-        if name not in included and physical(name) in replicas:
-            candidates.setdefault(physical(name), []).append(name)
+        if name not in included and physical_id(name) in replicas:
+            candidates.setdefault(physical_id(name), []).append(name)
     wanted = size - len(must)
     if sum(map(len, candidates.values())) < wanted:
         raise AllocationError("not enough available devices to satisfy allocation")
@@ -94,7 +87,7 @@ def greedy(
 
 def _refuse_unknown(names: Sequence[str], known: Mapping[str, object]) -> None:
     for name in names:
-        if physical(name) not in known:
+        if physical_id(name) not in known:
             raise AllocationError(f"unknown device: {name}")
 
 

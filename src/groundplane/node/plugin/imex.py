@@ -1,0 +1,39 @@
+"""IMEX channels that containers may be given, as far as they are there (contracts/device-plugin-gfd.md 4.6)."""
+
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from ..process import Process
+
+NODE: Final = "/dev/nvidia-caps-imex-channels/channel{}"
+
+
+class ChannelMissing(RuntimeError):  # noqa: N818 - reads as a fact
+    """A required channel does not exist; the plugin cannot start."""
+
+
+def available(process: Process, channels: Iterable[int], dev_root: str, *, required: bool) -> tuple[int, ...]:
+    """The channels that exist, below the container's dev root or at their plain path.
+
+    Raises:
+        ChannelMissing: one does not, and ``required``.
+    """
+    found = []
+    for channel in channels:
+        node = NODE.format(channel)
+        if any(_is_character_device(process.path(f"{root}{node}")) for root in dict.fromkeys((dev_root, ""))):
+            found.append(channel)
+        elif required:
+            raise ChannelMissing(f"requested IMEX channel channel{channel} does not exist")
+        else:
+            process.log.warning(f"IMEX channel channel{channel} does not exist ({node}): containers will not have it")
+    return tuple(found)
+
+
+def _is_character_device(path: Path) -> bool:
+    try:
+        return stat.S_ISCHR(path.stat().st_mode)
+    except OSError:
+        return False
