@@ -379,3 +379,38 @@ def test_what_is_printed_is_read_back(description: simfile.Description) -> None:
     assert simfile.parse(simfile.dump(description), "file") == description
     machine = simfile.machine(description, "file")
     assert [card.gpu.index for card in machine.cards.values()] == list(range(len(machine.cards)))
+
+
+# --- its page ---------------------------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[3] / "docs/reference/simulated-devices.md"
+
+
+def test_the_page_shows_every_model_and_field() -> None:
+    text = PAGE.read_text()
+    for name, model in models.MODELS.items():
+        offered = " ".join(f"{profile}({kind.most})" for profile, kind in model.kinds.items()) or "-"
+        memory = model.memory_mib or "none"
+        row = f"| `{name}` | {model.product} | {memory} | {model.compute[0]}.{model.compute[1]} | {offered} |"
+        assert row in text
+    assert all(f"`{alias}` = `{name}`" in text for alias, name in models.ALIASES.items())
+    assert all(f"{branch}: {version}" in text for branch, version in models.CUDA_VERSIONS.items())
+    parts = (simfile.Description, GpuEntry, Instance, Mig, simfile.FabricEntry, simfile.Topology, simfile.EventEntry)
+    for part in parts:
+        assert [
+            field for field in part.__struct_encode_fields__ if f"`{field}`" not in text and field != "profile"
+        ] == []
+
+
+def test_the_pages_example_works(tmp_path: Path) -> None:
+    file = tmp_path / "gpus.yaml"
+    file.write_text(PAGE.read_text().split("```yaml\n")[1].split("```")[0])
+    machine = Machine(file)
+    assert [card.entry.lost for card in machine.read().cards.values()] == [False, False, True]
+    example = PAGE.read_text().split("```python\n")[1].split("```")[0]
+    folder = tmp_path / "example"
+    folder.mkdir()
+    exec(example.replace('Path("devices.yaml")', f"Path({str(folder / 'devices.yaml')!r})"), {})
+    after = Machine(folder / "devices.yaml").read()
+    assert [event.xid for event in after.description.events] == [79, 79, 0]
+    assert len(after.inventory.gpus[0].mig_devices) == 7

@@ -6,6 +6,8 @@ instance's share less what the driver keeps there; names computed from them are 
 contracts/mig-exporter-validator.md 1.8.
 """
 
+import functools
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -72,15 +74,9 @@ class Model(msgspec.Struct, frozen=True):
     layout: str = ""
 
     @property
-    def kinds(self) -> dict[Profile, Kind]:
+    def kinds(self) -> Mapping[Profile, Kind]:
         """The GPU instances that a card of this model offers, by full profile, in the order of NVML's numbers."""
-        if not self.mig or not self.layout or not self.memory_mib:
-            return {}
-        total = self.memory_mib * profiles.MIB
-        return {
-            profiles.full(kind.number, self.instance_mib(kind) * profiles.MIB, total): kind
-            for kind in self.sliced.kinds
-        }
+        return _kinds(self)
 
     @property
     def sliced(self) -> Layout:
@@ -92,6 +88,16 @@ class Model(msgspec.Struct, frozen=True):
         eighths = kind.size * 8 // self.sliced.memory_slices
         share = self.memory_mib * eighths // 8
         return share - min(_KEPT_MIB[eighths], share // 16)
+
+
+@functools.lru_cache(maxsize=128)
+def _kinds(model: Model) -> Mapping[Profile, Kind]:
+    if not model.mig or not model.layout or not model.memory_mib:
+        return {}
+    total = model.memory_mib * profiles.MIB
+    return {
+        profiles.full(kind.number, model.instance_mib(kind) * profiles.MIB, total): kind for kind in model.sliced.kinds
+    }
 
 
 def _seven(multiprocessors: int, engines: dict[int, Engines]) -> Layout:

@@ -310,11 +310,11 @@ class Machine:
 
     def xid(self, gpu: int | str, number: int, *, gi: int | None = None, ci: int | None = None) -> None:
         """Let a critical Xid error happen to a GPU, or to one of its instances."""
-        self._append([EventEntry(0, "xid", self._uuid(gpu), number, gi, ci)])
+        self._happen(gpu, EventEntry(0, "xid", xid=number, gi=gi, ci=ci))
 
     def ecc(self, gpu: int | str, *, double_bit: bool = True) -> None:
         """Let an ECC error happen to a GPU."""
-        self._append([EventEntry(0, "doubleBitEcc" if double_bit else "singleBitEcc", self._uuid(gpu))])
+        self._happen(gpu, EventEntry(0, "doubleBitEcc" if double_bit else "singleBitEcc"))
 
     def unreadable(self, xid: int = 0) -> None:
         """Let an event happen whose GPU cannot be told."""
@@ -371,11 +371,14 @@ class Machine:
         found = list(entries)
         self.change(lambda machine: _with_events(machine.description, found))
 
-    def _uuid(self, gpu: int | str) -> str:
-        if isinstance(gpu, str):
-            return gpu
-        machine = self.read()
-        return _uuid_at(machine, _place(self.file, machine, gpu))
+    def _happen(self, gpu: int | str, entry: EventEntry) -> None:
+        """Add an event of a GPU; one that is named by UUID need not be there."""
+
+        def happened(machine: SimulatedMachine) -> Description:
+            identity = gpu if isinstance(gpu, str) else _uuid_at(machine, _place(self.file, machine, gpu))
+            return _with_events(machine.description, [msgspec.structs.replace(entry, gpu=identity)])
+
+        self.change(happened)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
