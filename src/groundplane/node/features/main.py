@@ -11,16 +11,16 @@ from collections.abc import AsyncIterator, Coroutine
 from signal import Signals
 from typing import Any, Final
 
-from ...api import names
-from ..config import GfdConfig, load_gfd
+from ..config import GfdConfig, MigStrategy, load_gfd
 from ..devices.model import Inventory
 from ..devices.source import DeviceError
 from ..options import Duration, Leave
 from ..process import HANGUP, Process
-from ..sharing import Pattern, Resources
+from ..resources import patterns
+from ..sharing import Resources
 from . import machine, output, vgpu
 from .discovery import InitError, discover
-from .labels import SINGLE, Facts, LabelError, labels, remarks
+from .labels import Facts, LabelError, labels, remarks
 
 _DONE, _FAILED = 0, 1
 _SHORT_S: Final = 1.0
@@ -73,12 +73,9 @@ def _tell(process: Process, config: GfdConfig) -> None:
 
 
 def _resources(config: GfdConfig) -> Resources:
-    """The resources that are labelled, as far as they are known before any GPU is (contracts/device-plugin-gfd.md 1.4).
-
-    Under ``mixed`` each full MIG profile that is found is one more.
-    """
-    whole = (Pattern("*", names.GPU_RESOURCE),)
-    return Resources(gpus=whole, mig=whole if config.mig_strategy == SINGLE else ())
+    """The resources that are labelled, as far as they are known before any GPU is; MIG profiles are more of them."""
+    known = config.mig_strategy in set(MigStrategy)
+    return patterns(MigStrategy(config.mig_strategy) if known else MigStrategy.NONE, _NO_GPUS)
 
 
 def _seconds(interval: Duration) -> float | None:
