@@ -72,7 +72,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* --- reading the file --- */
 
-static void read_gpu_line(Machine *m, Gpu *g, const char *key, const char *rest) {
+static void read_gpu_line(Gpu *g, const char *key, const char *rest) {
     if (!strcmp(key, "minor")) sscanf(rest, "%u", &g->minor);
     else if (!strcmp(key, "name")) snprintf(g->name, sizeof g->name, "%s", rest);
     else if (!strcmp(key, "bus")) snprintf(g->bus, sizeof g->bus, "%s", rest);
@@ -83,7 +83,7 @@ static void read_gpu_line(Machine *m, Gpu *g, const char *key, const char *rest)
     else if (!strcmp(key, "supported")) sscanf(rest, "%llu", &g->supported);
     else if (!strcmp(key, "slots")) sscanf(rest, "%u", &g->slots);
     else if (!strcmp(key, "fabric")) {
-        char hex[33];
+        char hex[33] = "";
         g->has_fabric = sscanf(rest, "%32s %d %u %d", hex, &g->fabric_status, &g->clique, &g->fabric_state) == 4;
         for (int at = 0; at < 16; at++) sscanf(hex + 2 * at, "%2hhx", &g->cluster[at]);
     } else if (!strcmp(key, "giprofile") && g->profiles < PROFILES) {
@@ -103,7 +103,6 @@ static void read_gpu_line(Machine *m, Gpu *g, const char *key, const char *rest)
                &d.engines[2], &d.engines[3], &d.engines[4]);
         if (slot < SLOTS) g->devices[slot] = d;
     }
-    (void)m;
 }
 
 static void read_line(Machine *m, char *line) {
@@ -134,7 +133,7 @@ static void read_line(Machine *m, char *line) {
     } else if (!strcmp(line, "fail")) {
         Failure *f = g ? &g->failed[g->failures++ % FAILURES] : &m->failed[m->failures++ % FAILURES];
         sscanf(rest, "%63s %d", f->function, &f->code);
-    } else if (g) read_gpu_line(m, g, line, rest);
+    } else if (g) read_gpu_line(g, line, rest);
 }
 
 /* Read the file if it has changed; the lock is held. */

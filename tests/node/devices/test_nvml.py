@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,8 @@ def test_2_2_links_in_a_driver_root_are_meant_in_it(tmp_path: Path) -> None:
     (root / "usr/lib64" / nvml.SONAME).symlink_to(f"/opt/driver/{nvml.SONAME}")
     assert nvml.find_library(HostRoot(tmp_path).path, "/driver-root") == root / "opt/driver" / nvml.SONAME
     (root / "opt/driver" / nvml.SONAME).unlink()
+    assert nvml.find_library(HostRoot(tmp_path).path, "/driver-root") is None
+    (root / "opt/driver" / nvml.SONAME).symlink_to(f"/usr/lib64/{nvml.SONAME}")
     assert nvml.find_library(HostRoot(tmp_path).path, "/driver-root") is None
 
 
@@ -271,6 +274,23 @@ async def test_an_event_set_that_cannot_be_made_leaves_nothing_behind(mocked) ->
     assert nvml._library._users == users
 
 
+def test_a_watch_whose_loop_is_gone_ends(mocked) -> None:
+    world = mocked([H100])
+    source = world.opened()
+
+    async def forget() -> None:
+        source.watch([gpu.uuid for gpu in source.inventory().gpus], ALL)
+
+    asyncio.run(forget())
+    source.close()
+    assert nvml._library._users == 1
+    world.xid(0, 31)
+    deadline = time.monotonic() + 20
+    while nvml._library._users and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert nvml._library._users == 0
+
+
 async def test_a_watch_outlives_its_source_and_ends_by_itself(mocked, soon: Callable) -> None:
     world = mocked([H100])
     source = world.opened()
@@ -290,8 +310,10 @@ async def test_a_watch_outlives_its_source_and_ends_by_itself(mocked, soon: Call
 # --- this machine's own library ---------------------------------------------------------------------------------------
 
 _REAL = """
+import asyncio
+from groundplane.node.devices.model import Placed
 from groundplane.node.devices.nvml import NvmlSource
-from groundplane.node.devices.source import DeviceError
+from groundplane.node.devices.source import DeviceError, EventKind
 import itertools
 source = NvmlSource()
 if not source.has_library():
@@ -306,9 +328,20 @@ assert inventory.driver_version and inventory.cuda_version >= 9000
 for gpu in inventory.gpus:
     source.check(gpu.uuid)
     for device in gpu.mig_devices:
-        assert source.placement(device.uuid).gi == device.gi
+        assert source.placement(device.uuid) == Placed(gpu.uuid, device.gi, device.ci)
 uuids = [gpu.uuid for gpu in inventory.gpus]
 assert len(source.topology(uuids)) == len(list(itertools.combinations(uuids, 2)))
+
+async def listen():
+    watch = source.watch(uuids, EventKind.XID | EventKind.DOUBLE_BIT_ECC | EventKind.SINGLE_BIT_ECC)
+    assert not watch.failed, watch.failed
+    try:
+        print(await asyncio.wait_for(watch.next(), 1))
+    except asyncio.TimeoutError:
+        print("no event within a second")
+    await watch.close()
+
+asyncio.run(listen())
 source.close()
 source.open()
 assert source.inventory() == inventory

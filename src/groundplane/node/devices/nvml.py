@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from ..hostroot import HostRoot
+from ..hostroot import HostPathError, HostRoot
 from . import models, nvmlerrors, placements, profiles
 from .model import Fabric, Gpu, Inventory, MigDevice, Placed, Profile
 from .source import DeviceError, Event, EventKind, Level, NotSupported, Pair
@@ -53,12 +53,16 @@ def find_library(path: Callable[[str], Path], driver_root: str, also: Sequence[s
 
     ``path`` maps a path of the container. A driver root of ``/`` or none is the loader's affair.
     """
-    places = []
+    places: list[tuple[Callable[[str], Path], str]] = []
     if driver_root not in ("", "/"):
         root = HostRoot(path(driver_root))  # links in it are meant as the driver's own system has them
-        places = [root.path(f"{folder}/{SONAME}") for folder in LIBRARY_FOLDERS]
-    places += [path(f"{folder}/{SONAME}") for folder in also]
-    return next((each for each in places if each.is_file()), None)
+        places = [(root.path, folder) for folder in LIBRARY_FOLDERS]
+    places += [(path, folder) for folder in also]
+    for real, folder in places:
+        with contextlib.suppress(HostPathError):  # links that lead round in a circle lead to no file
+            if (file := real(f"{folder}/{SONAME}")).is_file():
+                return file
+    return None
 
 
 # --- the library in this process --------------------------------------------------------------------------------------
@@ -122,11 +126,10 @@ class _Library:
         """One user less."""
         with self._lock:
             self._users -= 1
-            try:
+            with contextlib.suppress(DeviceError):  # what does not shut down is let go all the same
                 ask("shutting NVML down", "nvmlShutdown")
-            finally:
-                if not self._users:
-                    self._unload()
+            if not self._users:
+                self._unload()
 
     def _load(self, file: Path | None) -> None:
         if file is None:
@@ -480,10 +483,12 @@ class NvmlWatch:
                 found = _wait_once(self._set)
                 if found is None:
                     continue
-                with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
-                    self._loop.call_soon_threadsafe(self._put, found)
+                self._loop.call_soon_threadsafe(self._put, found)
                 if isinstance(found, DeviceError):
                     self._ended.wait(AFTER_FAILURE_S)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
         finally:
             self._free()
 
@@ -492,10 +497,9 @@ class NvmlWatch:
         self._ready.set()
 
     def _free(self) -> None:
-        try:
+        with contextlib.suppress(DeviceError):  # it goes with the library
             ask("freeing an event set", "nvmlEventSetFree", self._set)
-        finally:
-            _library.release()
+        _library.release()
 
 
 def _register(identity: str, kinds: EventKind, events: Any) -> int:
