@@ -1,7 +1,7 @@
 """A node program as this very process, in a container or on a machine: ``process.Process`` as the kernel has it.
 
-On a machine that is simulated (the test nodes, where no GPU is) ``GROUNDPLANE_SIMULATION`` names a folder with the
-description of its GPUs (``devices.yaml``) and, below ``host``, its ``/sys`` and ``/proc``; all else is real.
+On a machine that is simulated (the test nodes, where no GPU is) ``GROUNDPLANE_SIMULATION`` names a folder in which its
+``/sys``, ``/proc`` and the description of its GPUs (``DEVICES``) are; all else is real.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 RELEASE_ENV: Final = "GROUNDPLANE_RELEASE"
 """The operator release whose operands a program behaves like, such as ``26.3``; the newest unless it is set."""
 SIMULATION_ENV: Final = "GROUNDPLANE_SIMULATION"
-MACHINE: Final = "host"
-DEVICES: Final = "devices.yaml"
+DEVICES: Final = "/var/lib/groundplane/devices.yaml"
+"""Where a simulated machine has the description of its GPUs."""
 _FAILED: Final = 1
 
 
@@ -39,7 +39,7 @@ class OwnProcess:
         self.log = Log(_standard_error, self.now)
         self.release = Release.parse(env[RELEASE_ENV]) if env.get(RELEASE_ENV) else Release.DEFAULT
         self._simulation = Path(env[SIMULATION_ENV]) if env.get(SIMULATION_ENV) else None
-        self.kernel = HostRoot(self._simulation / MACHINE if self._simulation else "/")
+        self.kernel = HostRoot(self._simulation or "/")
         self._root = HostRoot("/")
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -116,7 +116,7 @@ class OwnProcess:
         from .devices import simulated
 
         return simulated.SimulatedSource(
-            self._simulation / DEVICES,
+            self.kernel.path(DEVICES),
             library=lambda: nvml.find_library(self.path, driver_root, also=nvml.LIBRARY_FOLDERS) is not None,
             loaded=lambda: self.kernel.exists("/sys/module/nvidia/refcnt"),
         )

@@ -78,14 +78,25 @@ class Log:
 class Process(Protocol):
     """One run of a node program."""
 
-    argv: Sequence[str]
-    """The command line, the program's name first."""
-    env: Mapping[str, str]
-    log: Log
-    kernel: HostRoot
-    """Root of the machine's ``/sys`` and ``/proc``."""
-    release: Release
-    """The operator release whose operands the program behaves like (contracts/device-plugin-gfd.md 13)."""
+    @property
+    def argv(self) -> Sequence[str]:
+        """The command line, the program's name first."""
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """The environment."""
+
+    @property
+    def log(self) -> Log:
+        """The program's log."""
+
+    @property
+    def kernel(self) -> HostRoot:
+        """Root of the machine's ``/sys`` and ``/proc``."""
+
+    @property
+    def release(self) -> Release:
+        """The operator release whose operands the program behaves like (contracts/device-plugin-gfd.md 13)."""
 
     def path(self, path: str) -> Path:
         """The real path behind a path of the container; it need not exist."""
