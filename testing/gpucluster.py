@@ -23,6 +23,8 @@ from groundplane.api.release import Release
 from groundplane.lab import onnode
 from groundplane.lab.nodes import NodeSpec
 from groundplane.lab.onnode import host
+from groundplane.node.ownprocess import SIMULATION_ENV
+from groundplane.node.plugin.cdispec import NULL_DEVICES
 from groundplane.operator import manage_crds, plan
 
 from .realcluster import build
@@ -66,7 +68,11 @@ class GpuCluster(Started):
                 labels=spec.labels,
                 files=host.node_files(spec),
                 container_mounts=[onnode.FOLDER],
-                container_environment={onnode.SPEED_ENV: f"{speed:g}"},
+                container_environment={
+                    onnode.SPEED_ENV: f"{speed:g}",
+                    SIMULATION_ENV: f"{onnode.FOLDER}/{host.MACHINE}",
+                    NULL_DEVICES: "true",
+                },
             )
             for spec in self.specs
         ]

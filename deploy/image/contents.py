@@ -5,6 +5,8 @@ Nothing is done here; `debian`, `wheels` and `build` read these tables.
 
 from collections.abc import Mapping
 
+from groundplane.node.programs import PROGRAMS
+
 PACKAGES = ("python3-minimal", "libpython3-stdlib", "bash", "busybox", "ca-certificates", "libstdc++6")
 """Debian packages asked for; apt adds what they need. busybox gives everything of a base system but the shell.
 
@@ -133,14 +135,22 @@ EXECUTABLES: Mapping[str, str] = {
     "groundplane": "groundplane.cli.main:main",
     "gpu-operator": "groundplane.operator.main:main",
     "manage-crds": "groundplane.operator.manage_crds:main",
+    **dict.fromkeys(PROGRAMS, "groundplane.node.__main__:main"),
 }
 """The shipped programs by the name they are called by: `module:function`."""
 
+TITLES: Mapping[str, str] = {
+    "nvidia-device-plugin": "nvidia-device-plugin",
+    "gpu-feature-discovery": "gpu-feature-discovery",
+    "mps-control-daemon": "/usr/bin/mps-control-daemon",
+}
+"""Programs that NVIDIA's config-manager looks for by their argv[0], and what it must be; else it is the interpreter's.
+
+Source: contracts/device-plugin-gfd.md 7 and 14.
+"""
+
 STAND_INS = "groundplane.lab.onnode:main"
 """What runs under every other name (`stand_ins`), until each has its own room."""
-
-FEATURES = ("node-features",)
-"""Stand-ins of programs that are in no image of NVIDIA's."""
 
 NOT_OURS = ("pause", "nginx")
 """Programs of the lab's images that have nothing to do with GPUs."""
@@ -153,5 +163,5 @@ def stand_ins() -> tuple[str, ...]:
     """The executables of the operands' images for which the lab has a stand-in, sorted."""
     from groundplane.lab import images
 
-    names = {name for image in images.IMAGES.values() for name in image.executables} | set(FEATURES)
+    names = {name for image in images.IMAGES.values() for name in image.executables}
     return tuple(sorted(names - {*NOT_OURS, *EXECUTABLES, *DRIVER_ONLY}))

@@ -3,6 +3,8 @@
 `source` is the text of the file that the build puts at `PATH`; every executable of the image is a link to it.
 """
 
+from collections.abc import Mapping
+
 from groundplane.lab.host import DRIVER_BIN
 
 from . import contents
@@ -15,10 +17,15 @@ _TEXT = """\
 #!/usr/bin/python3 -I
 # The program is chosen by the name this file is called by (deploy/image/launcher.py).
 import importlib
+import os
 import sys
 
 PROGRAMS = {programs}
+TITLES = {titles}
 name = sys.argv[0].rpartition("/")[2]
+title = TITLES.get(name)
+if title and sys.orig_argv[0] != title:  # there stands the interpreter: start once more, under the right name
+    os.execv(sys.executable, [title, "-I", *sys.argv])
 module, _, function = PROGRAMS.get(name, {stand_in!r}).partition(":")
 sys.exit(getattr(importlib.import_module(module), function)())
 """
@@ -26,8 +33,13 @@ sys.exit(getattr(importlib.import_module(module), function)())
 
 def source() -> str:
     """The launcher's text."""
-    programs = "".join(f"    {name!r}: {target!r},\n" for name, target in contents.EXECUTABLES.items())
-    return _TEXT.format(programs="{\n" + programs + "}", stand_in=contents.STAND_INS)
+    return _TEXT.format(
+        programs=_table(contents.EXECUTABLES), titles=_table(contents.TITLES), stand_in=contents.STAND_INS
+    )
+
+
+def _table(entries: Mapping[str, str]) -> str:
+    return "{\n" + "".join(f"    {name!r}: {value!r},\n" for name, value in entries.items()) + "}"
 
 
 def links() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A small cluster for kubelet tests: API, controllers, scheduler and kubelets on simulated hosts, no HTTP."""
+"""A small cluster for kubelet tests: API, controllers, scheduler and kubelets on simulated hosts; HTTP where asked."""
 
 import asyncio
 import contextlib
@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from groundplane.api import node_features
 from groundplane.lab import api as lab_api
 from groundplane.lab import clock as lab_clock
-from groundplane.lab import nodes, programs, resources
+from groundplane.lab import http, nodes, programs, resources
 from groundplane.lab.kubelet import Kubelet
 
 REAL_LIMIT_S = 20.0
@@ -108,10 +109,16 @@ def container(name: str = "main", script: str = "", **fields: Any) -> dict[str, 
 
 
 @contextlib.asynccontextmanager
-async def bench(speed: float = 200.0) -> AsyncIterator[Bench]:
+async def bench(speed: float = 200.0, *, served: bool = False) -> AsyncIterator[Bench]:
+    """A cluster. `served`: over HTTP too, as node programs need that speak to the API server, with NodeFeatures."""
     folder = Path(tempfile.mkdtemp(prefix="gp-"))
     made = Bench(folder, speed)
+    server = None
     try:
+        if served:
+            server = await http.serve(made.api)
+            for definition in node_features.definitions():
+                made.api.create(resources.CUSTOM_RESOURCE_DEFINITIONS, definition)
         yield made
     finally:
         for name in list(made.tasks):
@@ -121,4 +128,6 @@ async def bench(speed: float = 200.0) -> AsyncIterator[Bench]:
         for task in made.others:
             task.cancel()
         await asyncio.gather(*made.others, return_exceptions=True)
+        if server is not None:
+            await server.close()
         shutil.rmtree(folder)

@@ -22,14 +22,13 @@ from lab.onnode_bench import GPUS, Place, until
 
 from groundplane.api import names
 from groundplane.cluster.config import Config
-from groundplane.lab import access, api, clock, http, images, nodes, onnode, resources
-from groundplane.lab.host import HostError, SimulatedHost
-from groundplane.lab.kubelet.devices import DeviceManager
+from groundplane.lab import access, api, http, images, nodes, onnode, resources
+from groundplane.lab.host import HostError
 from groundplane.lab.onnode import apiclient, container, host, process, serving
 from groundplane.lab.programs import Response
-from groundplane.lab.standins import node_features
 from groundplane.lab.status import StatusError
 from groundplane.node.hostroot import HostRoot
+from groundplane.node.programs import PROGRAMS
 
 NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
 RUNC = """version = 3
@@ -278,8 +277,7 @@ def test_the_token_is_read_again_for_each_request(tmp_path: Path) -> None:
         (("nvidia-smi",), 9, "couldn't communicate with the NVIDIA driver"),
         (("nothing",), 127, "no stand-in of this name"),
         (("nvidia-driver", "fly"), 1, "unknown command 'fly'"),
-        (("mps-control-daemon",), 1, "driver is not loaded"),
-        (("gpu-feature-discovery",), 1, "driver not loaded"),
+        (("nvidia-device-plugin",), 127, "no stand-in of this name"),
     ],
 )
 async def test_exit_codes_and_output(place: Place, argv: tuple[str, ...], code: int, words: str) -> None:
@@ -315,30 +313,6 @@ async def test_driver_installs_and_unloads_at_sigterm(place: Place) -> None:
     assert (place.host.modules(), place.host.device_nodes()) == ([], [])
     assert place.root.is_dir(names.DRIVER_ROOT)
     assert not list(place.root.path(names.DRIVER_ROOT).iterdir())
-
-
-async def test_device_plugin_serves_a_real_kubelet_socket(place: Place) -> None:
-    place.install_driver()
-    place.inject_driver()
-    plain = nodes.NodeSpec("k")
-    kubelet = DeviceManager(SimulatedHost(place.root, plain), clock.LabClock(1), lambda: None)
-    place.install_driver()  # the kubelet's machine has emptied what the container's root holds of it
-    await kubelet.start()
-    env = {"DEVICE_LIST_STRATEGY": "cdi-cri,envvar", "NVIDIA_VISIBLE_DEVICES": "all", "PASS_DEVICE_SPECS": "true"}
-    running = await place.start("nvidia-device-plugin", **env)
-    try:
-        await until(lambda: kubelet.capacity().get(names.GPU_RESOURCE), lambda: running.text)
-        spec = json.loads(place.root.read_text("/run/cdi/k8s.device-plugin.nvidia.com-gpu.json"))
-        assert [device["name"] for device in spec["devices"]] == [gpu.uuid for gpu in place.host.gpus]
-        node = spec["devices"][0]["containerEdits"]["deviceNodes"][0]
-        assert node == {"path": "/dev/nvidia0", "type": "c", "major": 1, "minor": 3}, "no GPU is needed to make it"
-        mounts = {mount["containerPath"]: mount["hostPath"] for mount in spec["containerEdits"]["mounts"]}
-        assert mounts["/usr/bin/nvidia-smi"] == names.DRIVER_ROOT + "/usr/bin/nvidia-smi"
-        assert all(place.root.exists("/driver-root" + path) for path in mounts)
-        assert await running.stop() == 0
-        assert not place.root.exists("/var/lib/kubelet/device-plugins/nvidia-gpu.sock")
-    finally:
-        await kubelet.stop()
 
 
 async def test_toolkit_configures_restarts_and_reverts_a_real_runtime(place: Place) -> None:
@@ -464,29 +438,8 @@ async def test_exporter_serves_metrics_and_health(place: Place) -> None:
     assert await running.stop() == 0
 
 
-async def test_features_reach_the_node_through_files(place: Place, server: tuple[api.Api, dict[str, str]]) -> None:
-    lab, env = server
-    place.install_driver()
-    place.inject_driver()
-    labelling = await place.start("node-features", **env)
-    discovery = await place.start("gpu-feature-discovery", NVIDIA_VISIBLE_DEVICES="all")
-    await discovery.until("labels")
-
-    def labels() -> dict[str, str]:
-        found: dict[str, str] = lab.get(resources.NODES, "n")["metadata"].get("labels") or {}
-        return found
-
-    await until(lambda: "nvidia.com/gpu.product" in labels(), lambda: f"{labels()} {labelling.text}")
-    assert labels()["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3"
-    assert labels()[names.NFD_PREFIX + "pci-10de.present"] == "true"
-    assert [await each.stop() for each in (labelling, discovery)] == [0, 0]
-    place.root.remove(node_features.LOCAL)
-    assert (await place.start("node-features", **env)).process.pid
-    await until(lambda: "nvidia.com/gpu.product" not in labels(), lambda: str(labels()))
-    assert names.NFD_PREFIX + "pci-10de.present" in labels()
-
-
 def test_every_program_of_the_operands_images_is_found() -> None:
     for image in images.IMAGES.values():
         for name in image.executables:
-            assert process._program(name, {}) is not None
+            found = process._program(name, {})
+            assert (found is None) == (name in PROGRAMS), "node programs have an entry of their own"

@@ -10,7 +10,7 @@ import pytest
 
 from groundplane.api import names
 from groundplane.lab import api, clock, host, images, nodes, programs, resources
-from groundplane.lab.standins import cuda_check, driver, driver_manager, gpu_feature_discovery, node_features, toolkit
+from groundplane.lab.standins import cuda_check, driver, driver_manager, toolkit
 from groundplane.node.hostroot import HostRoot
 
 VALIDATIONS = names.VALIDATIONS_DIR
@@ -219,44 +219,6 @@ async def test_validator_names_its_components(folder: Path) -> None:
     assert "expected one of driver, toolkit, cuda, plugin" in node.text
     assert await node.validate("toolkit") == 1
     assert "did not inject the driver" in node.text
-
-
-def test_feature_labels(folder: Path) -> None:
-    node = Node(folder, gpus=(*GPUS, nodes.GpuSpec("T4", 1)), host_driver="580.126.20")
-    found = gpu_feature_discovery.labels(node.host, 5)
-    assert {key: found["nvidia.com/" + key] for key in ("gpu.product", "gpu.count", "gpu.memory", "gpu.family")} == {
-        "gpu.product": "NVIDIA-A100-SXM4-80GB",
-        "gpu.count": "2",
-        "gpu.memory": "81920",
-        "gpu.family": "ampere",
-    }
-    assert found["nvidia.com/cuda.driver-version.full"] == "580.126.20"
-    assert found["nvidia.com/mig.capable"] == "true"
-    assert gpu_feature_discovery.labels(Node(folder / "x", gpus=GPUS).host, 5) == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("NVIDIA TITAN X (Pascal)", "NVIDIA-TITAN-X-Pascal"),
-        ("Standard PC (Q35 + ICH9, 2009)", "Standard-PC-Q35-ICH9-2009"),
-    ],
-)
-def test_sanitise(text: str, expected: str) -> None:
-    assert gpu_feature_discovery.sanitise(text) == expected
-
-
-def test_node_features_follow_the_hardware(folder: Path) -> None:
-    node = Node(folder, gpus=GPUS)
-    node_features.publish(node.api, node.host)
-    assert node.labels()["feature.node.kubernetes.io/pci-10de.present"] == "true"
-    assert node.labels()[names.OS_RELEASE_VERSION_MAJOR] == "24"
-    node.host.root.remove("/sys/bus/pci/devices")
-    node_features.publish(node.api, node.host)
-    assert "feature.node.kubernetes.io/pci-10de.present" not in node.labels()
-    version = node.api.get(resources.NODES, "n")["metadata"]["resourceVersion"]
-    node_features.publish(node.api, node.host)
-    assert node.api.get(resources.NODES, "n")["metadata"]["resourceVersion"] == version
 
 
 def test_cuda_check_names_the_lowest_missing_layer(folder: Path) -> None:

@@ -80,7 +80,7 @@ H100 = (nodes.GpuSpec("H100", 2),)
 
 @pytest.mark.parametrize("variant", ["default", "nri"])
 async def test_bare_node_to_cuda_check(variant: str) -> None:
-    async with bench(speed=300) as b:
+    async with bench(speed=300, served=True) as b:
         kubelet = b.node(gpus=H100, labels=GPU_LABELS)
         install(b, rendered(variant))
         await b.until(lambda: all_ready(b, "nvidia-operator-validator"), "a validated node")
@@ -103,7 +103,7 @@ async def test_bare_node_to_cuda_check(variant: str) -> None:
 
 
 async def test_host_driver_is_taken_over() -> None:
-    async with bench(speed=300) as b:
+    async with bench(speed=300, served=True) as b:
         kubelet = b.node(gpus=H100, labels=GPU_LABELS, host_driver="580.126.20")
         install(b, rendered("default"))
         await b.until(lambda: all_ready(b, "nvidia-operator-validator"), "a validated node")
@@ -124,7 +124,7 @@ async def test_host_driver_is_taken_over() -> None:
     ],
 )
 async def test_a_missing_layer_holds_back_the_upper_ones(missing: str, waits: str) -> None:
-    async with bench(speed=300) as b:
+    async with bench(speed=300, served=True) as b:
         b.node(gpus=H100, labels=GPU_LABELS)
         install(b, rendered("default"), without=missing)
         await b.until(lambda: pods_of(b, waits), "the waiting pod")
@@ -139,7 +139,7 @@ async def test_a_missing_layer_holds_back_the_upper_ones(missing: str, waits: st
 
 
 async def test_plugin_end_and_kubelet_restart() -> None:
-    async with bench(speed=300) as b:
+    async with bench(speed=300, served=True) as b:
         kubelet = b.node(gpus=H100, labels=GPU_LABELS)
         install(b, rendered("default"))
         await b.until(lambda: all_ready(b, "nvidia-operator-validator") and allocatable(b) == 2, "a validated node")

@@ -15,7 +15,7 @@ from typing import Any, Self
 import msgspec
 import yaml
 
-from ..api import crd, names, release
+from ..api import crd, names, node_features, release
 from ..cluster import client as cluster_client
 from ..cluster import config as cluster_config
 from ..cluster import kinds
@@ -164,7 +164,8 @@ class Lab:
         self._spawn("controllers", self._controllers.run())
         self._scheduler = scheduler.Scheduler(self.api, self.clock, record_bindings=not self._lean)
         self._spawn("scheduler", self._scheduler.run())
-        self.api.create(resources.CUSTOM_RESOURCE_DEFINITIONS, crd.cluster_policy_crd())
+        for definition in (crd.cluster_policy_crd(), *node_features.definitions()):
+            self.api.create(resources.CUSTOM_RESOURCE_DEFINITIONS, definition)
         self.api.create(
             resources.NAMESPACES,
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OPERATOR_NAMESPACE}},

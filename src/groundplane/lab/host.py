@@ -19,11 +19,12 @@ from typing import Any
 
 import msgspec
 
+from ..node.devices.models import Model
 from ..node.devices.simfile import bus_id, gpu_uuid
 from ..node.devices.simulated import Machine, describe
 from ..node.hostroot import HostRoot
 from ..node.ownprocess import DEVICES
-from .nodes import Model, NodeSpec
+from .nodes import NodeSpec
 
 SOCKET_PATH_LIMIT = 103
 """Longest path of a unix socket that both Linux and macOS accept, in bytes."""

@@ -3,19 +3,17 @@
 Keys are the last component of an image's repository. Every image has a base system (`BASE`) and a shell besides.
 """
 
+from .nodeprograms import program
 from .programs import Image, Program
 from .shell import interpreter, utilities
 from .standins import (
     cuda_check,
     dcgm,
     dcgm_exporter,
-    device_plugin,
     driver,
     driver_manager,
     generic,
-    gpu_feature_discovery,
     mig_manager,
-    mps_control_daemon,
     nvidia_smi,
     sandbox,
     toolkit,
@@ -29,10 +27,10 @@ INJECTED: dict[str, Program] = {"nvidia-smi": nvidia_smi.run}
 """What the container runtime brings into a container along with a GPU."""
 
 _PLUGIN: dict[str, Program] = {
-    "nvidia-device-plugin": device_plugin.run,
-    "gpu-feature-discovery": gpu_feature_discovery.run,
-    "mps-control-daemon": mps_control_daemon.run,
+    name: program(name)
+    for name in ("nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon", "config-manager")
 }
+"""The shipped node programs of the device plugin's image."""
 _GPU_ENV = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 """What images made from NVIDIA's CUDA images carry: with the NVIDIA runtime they see all GPUs."""
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from ..cluster.config import Config
 from ..node.hostroot import HostRoot
-from . import resources
 from .clock import LabClock
 from .host import Gpu, SimulatedHost
 from .resources import Resource
@@ -83,7 +82,9 @@ class Programs(Protocol):
 class Signalled(Protocol):
     """A process that takes signals."""
 
-    argv: Iterable[str]
+    @property
+    def argv(self) -> Iterable[str]:
+        """Its command line."""
 
     def deliver(self, number: int) -> None:
         """Send it a signal."""
@@ -233,18 +234,6 @@ class Container:
     def restart_runtime(self) -> None:
         """Make the host's container runtime read its configuration again. HostError if it is malformed."""
         self.host.restart_runtime()
-
-    def publish_labels(self, source: str, labels: Mapping[str, str]) -> int:
-        """Hand labels of the node, found by the program `source`, to node feature discovery; the number that changed.
-
-        Here they go straight to the Node.
-        """
-        present = self.api.get(resources.NODES, self.node_name)["metadata"].get("labels") or {}
-        changes = {key: value for key, value in labels.items() if present.get(key) != value}
-        if changes:
-            body = {"metadata": {"labels": changes}}
-            self.api.patch(resources.NODES, self.node_name, body, type="merge", manager=source)
-        return len(changes)
 
 
 class ContainerContext:

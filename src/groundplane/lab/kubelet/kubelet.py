@@ -18,8 +18,8 @@ from ..clock import LabClock
 from ..host import SimulatedHost
 from ..nodes import NodeSpec
 from ..programs import CommandNotFoundError, Image, ProgramRegistry, Stdin, image_missing
-from ..standins.node_features import run as keep_feature_labels
 from ..status import StatusError, bad_request, not_found
+from . import features
 from .devices import DeviceManager
 from .events import EventSink
 from .node import NodeAgent, node_ip
@@ -68,8 +68,8 @@ class Kubelet:
             await self._pod_resources.start()
             self.agent.register(self.devices.capacity())
             self.events.node(self.name, "Starting", "Starting kubelet.")
-            if self.spec.nfd:
-                self.background(keep_feature_labels(self.api, self.host, self.clock))
+            if self.spec.nfd and self.api.url:
+                self.background(features.keep(self.api, self.host, self.clock, self.programs))
             release = self.api.on_change(resources.PODS, self._pod_changed)
             self._adopt()
             self.background(self.agent.heartbeat(self.devices.capacity))

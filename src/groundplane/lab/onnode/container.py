@@ -1,4 +1,4 @@
-"""A real container as a stand-in sees it: its own files, its GPUs, its ports, its commands, its node's labels."""
+"""A real container as a stand-in sees it: its own files, its GPUs, its ports, its commands."""
 
 import asyncio
 import os
@@ -6,10 +6,9 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from ...node.hostroot import HostRoot, write_atomic
+from ...node.hostroot import HostRoot
 from ..host import HOST_DRIVER_FILES, Gpu, SimulatedHost
 from ..programs import CommandNotFoundError, Container, ContainerContext, Handler, Program
-from ..standins import node_features
 from ..standins.common import DRIVER_FILES
 from . import serving
 
@@ -37,16 +36,6 @@ class NodeContainer(Container):
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
-
-    def publish_labels(self, source: str, labels: Mapping[str, str]) -> int:
-        """Write the labels into node feature discovery's folder; the number of them if the file changed."""
-        file = self.path(f"{node_features.LOCAL}/{source}")
-        text = "".join(f"{key}={value}\n" for key, value in sorted(labels.items()))
-        if file.exists() and file.read_text() == text:
-            return 0
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, text)
-        return len(labels)
 
 
 class Commands:

@@ -31,7 +31,7 @@ BASE_SPEC = "/etc/containerd/base-spec.json"
 BYTES = "surrogateescape"
 """How the texts of `node_files` are to be encoded."""
 
-_MACHINE = "host"
+MACHINE = "host"
 _LOCK = ".lock"
 _BOOTED = "/run/booted"
 _HANDLERS = "/run/runtime-handlers.json"
@@ -151,7 +151,7 @@ def attach(folder: Path, *, machine: Path | None = None, runtime_socket: Path | 
     found = nodes.load(file)
     if len(found) != 1:
         raise HostError(f"{file} describes {len(found)} nodes; it must describe the one that it lies on")
-    return NodeHost(HostRoot(folder / _MACHINE), found[0], machine=machine, runtime_socket=runtime_socket)
+    return NodeHost(HostRoot(folder / MACHINE), found[0], machine=machine, runtime_socket=runtime_socket)
 
 
 def node_files(spec: NodeSpec) -> dict[str, str]:
@@ -177,7 +177,7 @@ def node_files(spec: NodeSpec) -> dict[str, str]:
 def _preinstalled(version: str) -> dict[str, str]:
     mounts = [(path, path) for path in HOST_DRIVER_FILES]
     binaries = {handler: f"/usr/bin/{name}" for handler, name in toolkit.HANDLERS.items()}
-    loaded = f"{FOLDER}/{_MACHINE}{toolkit.LOADED}"
+    loaded = f"{FOLDER}/{MACHINE}{toolkit.LOADED}"
     drop_in = toolkit.containerd_drop_in(binaries, {"base_runtime_spec": BASE_SPEC}, {"SystemdCgroup": False})
     return {
         **{path: driver_file(path, version) for path in HOST_DRIVER_FILES},

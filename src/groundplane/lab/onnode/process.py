@@ -13,17 +13,17 @@ from typing import Any
 from ...cluster.config import SERVICE_ACCOUNT_DIR, Config
 from ...cluster.errors import ConfigError
 from ...node.hostroot import HostRoot
+from ...node.programs import PROGRAMS
 from .. import images
 from ..clock import LabClock
 from ..host import HostError
 from ..nodes import NodeFileError
 from ..programs import ApiClient, ContainerContext, Image, Program
-from ..standins import node_features
 from ..status import StatusError
 from . import FOLDER, FOLDER_ENV, IMAGE_ENV, REFERENCE_ENV, ROOT_ENV, SPEED_ENV, apiclient, container, host
 
 _MISUSE, _NOT_FOUND = 2, 127
-_OWN: Mapping[str, Program] = {**images.INJECTED, "node-features": node_features.program}
+_OWN: Mapping[str, Program] = images.INJECTED
 """Programs that belong to no image of the lab's."""
 
 _SOCKET = "/run/containerd/containerd.sock"
@@ -54,7 +54,9 @@ def _fail(text: str, code: int) -> int:
 
 
 def _program(name: str, env: Mapping[str, str]) -> tuple[Image, Program] | None:
-    """A program and its image: that of the environment, else the first that has it."""
+    """A stand-in and its image: that of the environment, else the first that has it."""
+    if name in PROGRAMS:
+        return None
     own = images.IMAGES.get(env.get(IMAGE_ENV, ""))
     for image in ([own] if own else []) + list(images.IMAGES.values()):
         if name in image.executables:

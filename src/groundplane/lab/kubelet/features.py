@@ -1,0 +1,82 @@
+"""Node features on a lab's nodes: the shipped program `node-features`, beside the kubelet rather than in a pod.
+
+So a lab's nodes have their labels before anything is installed, as a cluster with node feature discovery has. It runs
+with the rights of an account of its own, where the lab has access control, and labels the node straight away.
+"""
+
+import sys
+from typing import Any
+
+from ...cluster.config import Config
+from .. import nodeprograms, subresources
+from ..api import Api
+from ..clock import LabClock
+from ..host import SimulatedHost
+from ..programs import Container, ContainerContext, Image, Mount, ProgramRegistry
+from ..status import StatusError
+
+PROGRAM = "node-features"
+NAMESPACE = "kube-system"
+AGAIN_S = 10.0
+TOKEN_S = 10 * 365 * 86400
+_RULES = [
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
+    {"apiGroups": ["nfd.k8s-sigs.io"], "resources": ["nodefeatures"], "verbs": ["get", "list", "watch"]},
+]
+
+
+def grant(api: Api) -> None:
+    """Make the account and its rights, once a cluster."""
+    group = "rbac.authorization.k8s.io"
+    meta = {"name": PROGRAM}
+    subject = {"kind": "ServiceAccount", "name": PROGRAM, "namespace": NAMESPACE}
+    role = {"apiGroup": group, "kind": "ClusterRole", "name": PROGRAM}
+    documents: list[dict[str, Any]] = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {**meta, "namespace": NAMESPACE}},
+        {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": meta, "rules": _RULES},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": meta,
+            "roleRef": role,
+            "subjects": [subject],
+        },
+    ]
+    for document in documents:
+        try:
+            api.create(
+                api.of_kind(document["kind"], document["apiVersion"]), document, document["metadata"].get("namespace")
+            )
+        except StatusError as error:
+            if error.reason != "AlreadyExists":
+                raise
+
+
+async def keep(api: Api, host: SimulatedHost, clock: LabClock, programs: ProgramRegistry) -> None:
+    """Run the program, again if it ends, until cancelled. What it says goes to standard error if it fails."""
+    grant(api)
+    container = Container(
+        host=host,
+        api=api,
+        clock=clock,
+        registry=programs,
+        pod={"metadata": {"name": PROGRAM, "namespace": NAMESPACE}, "spec": {}},
+        spec={"name": PROGRAM},
+        image=Image((PROGRAM,), {}),
+        rootfs=host.root,
+        mounts=(Mount("/host-etc", host.root, "/etc", read_only=True),),
+        env={"NODE_NAME": host.spec.name, "NAMESPACE": NAMESPACE, "USE_NODE_FEATURE_API": "false"},
+        identity=lambda: _identity(api),
+    )
+    program = nodeprograms.program(PROGRAM)
+    while True:
+        said = bytearray()
+        code = await program(ContainerContext(container, (PROGRAM,), out=said.extend))
+        sys.stderr.write(f"{PROGRAM} of node {host.spec.name} ended with {code}:\n{said.decode(errors='replace')}")
+        await clock.sleep(AGAIN_S)
+
+
+def _identity(api: Api) -> Config:
+    request = {"spec": {"expirationSeconds": TOKEN_S}}
+    token = subresources.token(api, PROGRAM, NAMESPACE, request)["status"]["token"]
+    return Config(server=api.url, token=token, namespace=NAMESPACE)

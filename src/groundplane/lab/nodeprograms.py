@@ -1,0 +1,141 @@
+"""The shipped node programs in the lab: each gets a simulated container as its `Process`.
+
+What a program would find through the kernel (its files, its machine's /sys and /proc, signals, other processes, GPUs)
+it finds in the simulated host; the API server it reaches over HTTP, as its pod's service account. Time is the lab's.
+"""
+
+import asyncio
+import contextlib
+import datetime
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ..api.release import Release
+from ..cluster.client import Client
+from ..cluster.config import Config
+from ..cluster.errors import ConfigError
+from ..node import programs as node_programs
+from ..node.devices import nvml, simulated
+from ..node.hostroot import HostRoot
+from ..node.ownprocess import DEVICES, RELEASE_ENV
+from ..node.process import Completed, Listed, Log
+from .programs import CommandNotFoundError, ContainerContext, Program, Stdin
+
+
+class LabProcess:
+    """A process in a container of the lab, as `groundplane.node.process.Process`."""
+
+    def __init__(self, ctx: ContainerContext) -> None:
+        self._ctx = ctx
+        self.argv: Sequence[str] = ctx.argv
+        self.env: Mapping[str, str] = ctx.env
+        self.log = Log(lambda text: ctx.err(text.encode()), self.now)
+        self.kernel: HostRoot = ctx.host.root
+        self.release = Release.parse(ctx.env[RELEASE_ENV]) if ctx.env.get(RELEASE_ENV) else _release(ctx)
+        self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+
+    def path(self, path: str) -> Path:
+        """The real path behind a path of the container."""
+        return self._ctx.path(path)
+
+    def out(self, text: str) -> None:
+        """Print on standard output."""
+        self._ctx.out(text.encode())
+
+    def now(self) -> datetime.datetime:
+        """The cluster's present time."""
+        return self._ctx.clock.now()
+
+    def monotonic(self) -> float:
+        """Cluster seconds since the lab began."""
+        return self._ctx.clock.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait so many cluster seconds."""
+        await self._ctx.clock.sleep(seconds)
+
+    def deliver(self, number: int) -> None:
+        """Keep a signal for the program."""
+        self._signals.put_nowait(signal.Signals(number))
+
+    async def signal(self, within_s: float | None = None) -> signal.Signals | None:
+        """The next signal, or None if none came within so many cluster seconds."""
+        try:
+            async with asyncio.timeout(None if within_s is None else max(0.0, within_s) / self._ctx.clock.speed):
+                return await self._signals.get()
+        except TimeoutError:
+            return None
+
+    async def execute(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, stdin: str = "") -> Completed:
+        """Run a command of the container."""
+        out, err = bytearray(), bytearray()
+        child = self._ctx.child(
+            argv, env={**self.env, **(env or {})}, out=out.extend, err=err.extend, stdin=Stdin(stdin.encode())
+        )
+        try:
+            code = await child.run()
+        except CommandNotFoundError as error:
+            raise FileNotFoundError(2, str(error), argv[0]) from error
+        return Completed(code, out.decode(errors="replace"), err.decode(errors="replace"))
+
+    def processes(self) -> Iterator[Listed]:
+        """The processes of the container, and of its pod's others where they share their PID namespace."""
+        yield from (Listed(pid, tuple(each.argv)) for pid, each in self._ctx.container.namespace().items())
+
+    def kill(self, pid: int, number: int) -> None:
+        """Send a signal to a program that takes some."""
+        target = self._ctx.container.namespace().get(pid)
+        if target is None:
+            raise ProcessLookupError(3, "No such process")
+        target.deliver(number)
+
+    def devices(self, driver_root: str = "/") -> simulated.SimulatedSource:
+        """The host's GPUs, if the container sees the driver's library and the host has its module loaded."""
+        host = self._ctx.host
+
+        def library() -> bool:
+            if self._ctx.container.driver_injected:
+                return True
+            return nvml.find_library(self.path, driver_root, also=nvml.LIBRARY_FOLDERS) is not None
+
+        return simulated.SimulatedSource(host.root.path(DEVICES), library=library, loaded=lambda: host.loaded("nvidia"))
+
+    def client(self, kubeconfig: str = "") -> Client:
+        """A client of the lab's API server as the pod's service account, or as a kubeconfig file says."""
+        if kubeconfig:
+            return Client(Config.from_kubeconfig(self.path(kubeconfig)))
+        identity = self._ctx.container.identity
+        if identity is None:
+            raise ConfigError("not in a cluster: this container has no API server to speak to")
+        return Client(identity(), sleep=self._ctx.clock.sleep)
+
+
+def program(name: str) -> Program:
+    """The shipped node program of a name, as a program of the lab's containers."""
+
+    async def run(ctx: ContainerContext) -> int:
+        shipped = node_programs.find(name)
+        assert shipped is not None, f"{name} is in the table of images but no node program"
+        process = LabProcess(ctx)
+        ending = asyncio.create_task(_end(ctx, process))
+        try:
+            with ctx.container.runs(process):
+                return await shipped(process)
+        finally:
+            ending.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await ending
+
+    return run
+
+
+async def _end(ctx: ContainerContext, process: LabProcess) -> None:
+    await ctx.stopping.wait()
+    process.deliver(signal.SIGTERM)
+
+
+def _release(ctx: ContainerContext) -> Release:
+    """The release that an operand's image belongs to: the device plugin's v0.19 came with 26.3."""
+    tag = str(ctx.container.spec.get("image", "")).rpartition(":")[2]
+    return Release.V26_3 if tag.startswith("v0.19.") else Release.DEFAULT
