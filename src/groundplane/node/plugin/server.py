@@ -28,6 +28,10 @@ DIAL_S: Final = 5.0
 """Seconds that a server may take to answer for the first time, and the kubelet to take a registration."""
 STOP_S: Final = 1.0
 """Seconds that calls in progress have to end when a server stops."""
+_CHANNEL_OPTIONS: Final = (
+    *(("grpc.use_local_subchannel_pool", 1), ("grpc.initial_reconnect_backoff_ms", 100)),
+    *(("grpc.min_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 500)),
+)
 CRASHES: Final = 5
 CRASH_WINDOW_S: Final = 3600.0
 
@@ -222,16 +226,16 @@ class ResourceServer:
         try:
             server.add_insecure_port(f"unix:{made}")
             await server.start()
-            self.identity = Identity.of(made)
+            identity = Identity.of(made)
             made.replace(self.path)
         except (OSError, RuntimeError) as error:  # gRPC tells a socket that cannot be bound by a RuntimeError
             await server.stop(None)
             made.unlink(missing_ok=True)
             raise ServeError(f"{self.resource} cannot be served on {self.path}: {error}") from error
-        self._server = server
+        self.identity, self._server = identity, server
 
     async def _check(self) -> None:
-        async with grpc.aio.insecure_channel(f"unix:{self.path}") as channel:
+        async with _channel(self.path) as channel:
             stub = rpc.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
             try:
                 await stub.GetDevicePluginOptions(wire.Empty(), timeout=DIAL_S, wait_for_ready=True)
@@ -245,7 +249,7 @@ class ResourceServer:
         request = wire.RegisterRequest(
             version=kubeletapi.API_VERSION, endpoint=self.path.name, resource_name=self.resource, options=OPTIONS
         )
-        async with grpc.aio.insecure_channel(f"unix:{kubelet}") as channel:
+        async with _channel(kubelet) as channel:
             stub = rpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
             try:
                 await stub.Register(request, timeout=DIAL_S, wait_for_ready=True)
@@ -254,9 +258,14 @@ class ResourceServer:
                 raise ServeError(text) from error
 
 
+def _channel(path: Path) -> grpc.aio.Channel:
+    """A connection that knows nothing of what earlier ones to the same socket have met, and tries often."""
+    return grpc.aio.insecure_channel(f"unix:{path}", options=_CHANNEL_OPTIONS)
+
+
 async def answers_on(path: Path, within_s: float = DIAL_S) -> bool:
     """Whether a device plugin answers on a socket."""
-    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+    async with _channel(path) as channel:
         stub = rpc.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
         with contextlib.suppress(grpc.aio.AioRpcError):
             await stub.GetDevicePluginOptions(wire.Empty(), timeout=within_s)
