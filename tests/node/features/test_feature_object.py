@@ -40,11 +40,13 @@ class World:
     def __init__(self, folder: Path, server: http.Server, faults: Faults, admin: Client) -> None:
         file = folder / "gpus.yaml"
         self.machine = Machine.create(file, describe(NODE, ["L4"] * 2, "580.95.05"))
-        source = SimulatedSource(file, library=lambda: True, loaded=lambda: True)
         self.url = server.url
         self.faults = faults
         self.admin = admin
-        self.process = FakeProcess(folder, ["gpu-feature-discovery"], ENV, source=source, make_client=self.client)
+        self.process = FakeProcess(folder, ["gpu-feature-discovery"], ENV, make_client=self.client)
+        self.process.devices = lambda driver_root="/": SimulatedSource(  # type: ignore[method-assign]
+            file, library=lambda: True, loaded=lambda: True
+        )
 
     def client(self) -> Client:
         return Client(Config(server=self.url), user_agent="gfd", retry=Retry(attempts=2, first_s=0.01, max_s=0.01))

@@ -28,7 +28,14 @@ _WSL_FOLDERS: Final = (
 
 
 class InitError(RuntimeError):
-    """GPUs cannot be asked about (now): nobody to ask, or no driver. ``failOnInitError`` says what comes of it."""
+    """GPUs cannot be asked about (now): nobody to ask, or no driver. ``failOnInitError`` says what comes of it.
+
+    ``hint`` says more than the text, which is the contract's.
+    """
+
+    def __init__(self, text: str, hint: str = "") -> None:
+        super().__init__(text)
+        self.hint = hint
 
 
 class Machine(NamedTuple):
@@ -49,7 +56,7 @@ def discover(process: Process, strategy: str, driver_root: str) -> Inventory:
     chosen = resolve(machine) if strategy == AUTO else strategy
     read = _READERS.get(chosen)
     if read is None:
-        raise InitError(f"unsupported strategy {strategy}")
+        raise InitError(f"unsupported strategy {strategy}", _HINTS.get(strategy, _UNKNOWN))
     found = read(machine)
     return _by_cuda(machine) if strategy == AUTO and tegra.has_tegra_gpu(found) else found
 
@@ -90,4 +97,9 @@ def _by_pci(machine: Machine) -> Inventory:
         raise InitError(f"failed to read the PCI bus: {error}") from error
 
 
+_HINTS: Final = {
+    AUTO: "nobody can be asked for GPUs: there is neither libnvidia-ml.so.1 nor a file of a Tegra system or of WSL. Is "
+    "the driver installed, and does the container runtime give it to this container?"
+}
+_UNKNOWN: Final = f"the device discovery strategy is one of {AUTO}, {NVML}, {TEGRA}, {VFIO}"
 _READERS: Final[Mapping[str, Callable[[Machine], Inventory]]] = {NVML: _by_nvml, TEGRA: _by_cuda, VFIO: _by_pci}

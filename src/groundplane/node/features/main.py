@@ -20,7 +20,7 @@ from ..resources import patterns
 from ..sharing import Resources
 from . import machine, output, vgpu
 from .discovery import InitError, discover
-from .labels import Facts, LabelError, labels, remarks
+from .labels import UNKNOWN, Facts, LabelError, labels, remarks
 
 _DONE, _FAILED = 0, 1
 _SHORT_S: Final = 1.0
@@ -54,7 +54,12 @@ async def run(process: Process) -> int:
             process.log.info("Reloading the configuration")
     except Leave as leave:
         return leave.tell(process)
-    except (InitError, DeviceError, LabelError, output.OutputError) as error:
+    except InitError as error:
+        process.log.error(str(error))
+        if error.hint:
+            process.log.error(error.hint)
+        return _FAILED
+    except (DeviceError, LabelError, output.OutputError) as error:
         process.log.error(str(error))
         return _FAILED
     finally:
@@ -161,6 +166,8 @@ class Cycle:
             if config.fail_on_init_error:
                 raise
             self._warn(f"{error}; the node is labelled as one without GPUs (failOnInitError is false)")
+            if error.hint:
+                self._warn(error.hint)
             self._blind = True
             return _NO_GPUS
         self._found_again = self._blind
@@ -171,7 +178,7 @@ class Cycle:
         return Facts(
             release=process.release,
             timestamp=self._timestamp,
-            machine=machine.machine_type(process, config.machine_type_file, self._warn),
+            machine=machine.machine_type(process, config.machine_type_file, self._warn) if inventory.gpus else UNKNOWN,
             pci_classes=machine.pci_classes(process, inventory),
             mig_strategy=config.mig_strategy,
             sharing=config.sharing,
