@@ -320,6 +320,20 @@ PROBLEMS = [
     (GPU_0 + "  mig: {instances: [1g.10gb]}", r"gpus\[0\].mig.instances: MIG is off"),
     (GPU_0 + "  mig: {enabled: true, instances: [1g.10gb2]}", r"mig.instances\[0\]: '1g.10gb2' is no MIG profile"),
     (GPU_0 + "  mig: {enabled: true, instances: [{profile: 1c.2g.20gb}]}", "'1c.2g.20gb' is a compute instance"),
+    (
+        GPU_0 + "  mig: {enabled: true, instances: [{profile: 3g.40gb, compute: [1c.2g.20gb]}]}",
+        "compute instance 1c.2g.20gb is of another GPU instance than 3g.40gb",
+    ),
+    (
+        GPU_0 + "  mig: {enabled: true, instances: [{profile: 7g.80gb, compute: [5c.7g.80gb]}]}",
+        "compute instance 5c.7g.80gb has 5 slices; expected 1, 2, 3, 4, 6, 7 or 8",
+    ),
+    (
+        GPU_0 + "  mig: {enabled: true, instances: [{profile: 3g.40gb, compute: [2c.3g.40gb, 2c.3g.40gb]}]}",
+        "2c.3g.40gb, 2c.3g.40gb do not fit a GPU instance of 3 slices",
+    ),
+    (GPU_0 + "  mig: {enabled: true, instances: [4c.3g.40gb]}", "4c.3g.40gb do not fit a GPU instance of 3 slices"),
+    (GPU_0 + "  fabric: {clique: -1}", "fabric.clique: -1; expected 0 or more"),
     (GPU_0 + "  fabric: {clusterUUID: x}", "fabric.clusterUUID: 'x'; expected a UUID"),
     (GPU_0 + "  fabric: {status: BAD}", "fabric.status: 'BAD'; expected SUCCESS or"),
     (GPU_0 + "nvlinks: [{between: [0, 1], count: 4}]", r"nvlinks\[0\].between: there is no GPU 1; the file has 1"),
