@@ -39,9 +39,6 @@ class Output(Protocol):
     async def write(self, labels: Labels) -> bool:
         """Make the place hold these labels and no others; whether that took a write. Raises :class:`OutputError`."""
 
-    def remove(self) -> None:
-        """Take away what should not outlive the program."""
-
 
 class StandardOutput:
     """Prints the labels each time."""
@@ -53,9 +50,6 @@ class StandardOutput:
         """Print a line a label."""
         self._process.out(lines(labels))
         return True
-
-    def remove(self) -> None:
-        """What is printed is printed."""
 
 
 class File:
@@ -123,7 +117,7 @@ class Pace:
 
 
 class NodeFeature:
-    """The NodeFeature object of a node, which outlives the program and goes with its owners."""
+    """The NodeFeature object of a node. It outlives the program, and goes when its owners go."""
 
     def __init__(self, client: "Client", pace: Pace, config: GfdConfig, warn: Callable[[str], None]) -> None:
         self._client = client
@@ -190,9 +184,6 @@ class NodeFeature:
         spec = {"features": {"flags": {}, "attributes": {}, "instances": {}}, "labels": dict(labels)}
         head = {"apiVersion": NODE_FEATURE.api_version, "kind": NODE_FEATURE.kind}
         return {**found, **head, "metadata": meta, "spec": spec}
-
-    def remove(self) -> None:
-        """Nothing: the object goes when its owners go."""
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,7 @@ from typing import Final
 from ..hostroot import HostRoot
 
 DEVICES: Final = "/sys/bus/pci/devices"
-_VENDOR: Final = "0x10de"
+_VENDOR: Final = b"0x10de"
 
 
 class PciError(OSError):
@@ -15,10 +15,17 @@ class PciError(OSError):
 
 def nvidia(kernel: HostRoot) -> Iterator[str]:
     """The sysfs folders of all PCI devices of NVIDIA, by address. Raises :class:`PciError` if there is no PCI bus."""
-    if not kernel.is_dir(DEVICES):
-        raise PciError(f"{DEVICES} is no folder: this machine shows no PCI bus (is /sys mounted?)")
-    for folder in kernel.glob(f"{DEVICES}/*"):
-        if value(kernel, f"{folder}/vendor") == _VENDOR:
+    try:
+        addresses = sorted(entry.name for entry in kernel.path(DEVICES).iterdir())
+    except OSError as error:
+        raise PciError(f"{DEVICES} cannot be read: {error.strerror}; is /sys mounted?") from error
+    for address in addresses:  # a large machine has hundreds
+        folder = f"{DEVICES}/{address}"
+        try:
+            vendor = (kernel.path(folder) / "vendor").read_bytes()
+        except OSError:
+            continue
+        if vendor.strip() == _VENDOR:
             yield folder
 
 
