@@ -52,6 +52,17 @@ def test_a_command_gets_environment_and_input_and_tells_code_and_output() -> Non
     assert run(program, env={"A": "one"}) == 0
 
 
+def test_a_daemon_that_a_command_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
+    async def program(process: OwnProcess) -> int:
+        script = f"echo started; sleep 100 & echo $! > {tmp_path}/pid"
+        async with asyncio.timeout(50):
+            assert await process.execute(["sh", "-c", script]) == (0, "started\n", "")
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+        return 0
+
+    assert run(program) == 0
+
+
 def test_a_cancelled_command_is_killed(tmp_path: Path) -> None:
     async def program(process: OwnProcess) -> int:
         pid = tmp_path / "pid"

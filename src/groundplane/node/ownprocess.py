@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from ..api.release import Release
 from .hostroot import HostRoot
@@ -76,22 +76,26 @@ class OwnProcess:
             return None
 
     async def execute(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, stdin: str = "") -> Completed:
-        """Run a command to its end; it is killed if this is cancelled."""
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            env={**self.env, **(env or {})},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            out, err = await process.communicate(stdin.encode())
-        except BaseException:
-            process.kill()
-            await process.wait()
-            raise
-        code = process.returncode if process.returncode is not None else _FAILED
-        return Completed(code, out.decode(errors="replace"), err.decode(errors="replace"))
+        """Run a command to its end; it is killed if this is cancelled.
+
+        What it prints goes to files in memory, since a daemon that it leaves behind would keep a pipe open.
+        """
+        with _memory_file() as out, _memory_file() as err:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                env={**self.env, **(env or {})},
+                stdin=asyncio.subprocess.PIPE,
+                stdout=out,
+                stderr=err,
+            )
+            try:
+                await process.communicate(stdin.encode())
+            except BaseException:
+                process.kill()
+                await process.wait()
+                raise
+            code = process.returncode if process.returncode is not None else _FAILED
+            return Completed(code, _printed(out), _printed(err))
 
     def processes(self) -> Iterator[Listed]:
         """The processes that ``/proc`` shows in this container."""
@@ -127,6 +131,16 @@ class OwnProcess:
         from ..cluster.config import Config
 
         return Client(Config.from_kubeconfig(kubeconfig) if kubeconfig else Config.in_cluster(environ=self.env))
+
+
+def _memory_file() -> BinaryIO:
+    return os.fdopen(os.memfd_create("output"), "w+b")
+
+
+def _printed(file: BinaryIO) -> str:
+    """All that was written; the offset, which a daemon may share, stays."""
+    handle = file.fileno()
+    return os.pread(handle, os.fstat(handle).st_size, 0).decode(errors="replace")
 
 
 def _standard_error(text: str) -> None:
