@@ -155,12 +155,12 @@ def specs(
     if gpus:
         named = tuple(sorted(gpus, key=lambda device: device.name))
         yield Spec(kind=kind(GPU), devices=named, container_edits=_common(driver_version, finder, log))
-    imex = tuple(
+    numbered = tuple(
         Device(str(channel), ContainerEdits(device_nodes=(finder.node(imex.NODE.format(channel)),)))
         for channel in channels
     )
-    if imex:
-        yield Spec(kind=kind(IMEX), devices=imex)
+    if numbered:
+        yield Spec(kind=kind(IMEX), devices=numbered)
     for wanted, mode in ((config.gdrcopy, GDRCOPY), (config.gds, GDS), (config.mofed, MOFED)):
         if wanted:
             edits = _mode(mode, finder)

@@ -14,8 +14,12 @@ class ChannelMissing(RuntimeError):  # noqa: N818 - reads as a fact
     """A required channel does not exist; the plugin cannot start."""
 
 
-def available(process: Process, channels: Iterable[int], dev_root: str, *, required: bool) -> tuple[int, ...]:
+def available(
+    process: Process, channels: Iterable[int], dev_root: str, *, required: bool, any_kind: bool = False
+) -> tuple[int, ...]:
     """The channels that exist, below the container's dev root or at their plain path.
+
+    They must be character devices, unless ``any_kind`` (where devices are simulated).
 
     Raises:
         ChannelMissing: one does not, and ``required``.
@@ -23,7 +27,7 @@ def available(process: Process, channels: Iterable[int], dev_root: str, *, requi
     found = []
     for channel in channels:
         node = NODE.format(channel)
-        if any(_is_character_device(process.path(f"{root}{node}")) for root in dict.fromkeys((dev_root, ""))):
+        if any(_is_node(process.path(f"{root}{node}"), any_kind) for root in dict.fromkeys((dev_root, ""))):
             found.append(channel)
         elif required:
             raise ChannelMissing(f"requested IMEX channel channel{channel} does not exist")
@@ -32,8 +36,9 @@ def available(process: Process, channels: Iterable[int], dev_root: str, *, requi
     return tuple(found)
 
 
-def _is_character_device(path: Path) -> bool:
+def _is_node(path: Path, any_kind: bool) -> bool:
     try:
-        return stat.S_ISCHR(path.stat().st_mode)
+        mode = path.stat().st_mode
     except OSError:
         return False
+    return any_kind or stat.S_ISCHR(mode)

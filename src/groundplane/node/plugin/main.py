@@ -290,7 +290,9 @@ def _extras(process: Process, config: PluginConfig, served: _Served) -> Extras:
     roots = cdispec.Roots.of(config, process)
     null = process.env.get(cdispec.NULL_DEVICES) == "true"
     try:
-        channels = imex.available(process, config.imex_channels, roots.dev, required=config.imex_required)
+        channels = imex.available(
+            process, config.imex_channels, roots.dev, required=config.imex_required, any_kind=null
+        )
         if not config.cdi:
             return Extras(channels)
         finder = cdispec.Finder(process, roots, cdispec.describe_node(null), any_kind=null)
