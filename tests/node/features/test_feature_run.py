@@ -14,6 +14,7 @@ from node.fakeprocess import FakeProcess, until
 from groundplane.api.release import Release
 from groundplane.node.devices.simulated import Machine, SimulatedSource, describe
 from groundplane.node.features import main
+from groundplane.node.nodefeatures import local
 
 OUTPUT = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
 CONFIG = "/config/config.yaml"
@@ -118,6 +119,8 @@ async def test_8_3_file(world: World) -> None:
     temporary = world.file.with_name("gfd-tmp")
     assert temporary.is_dir()
     assert list(temporary.iterdir()) == []
+    read = local.read(world.file.parent, world.process.now())
+    assert (read.labels, read.problems) == (world.labels(), ()), "as node feature discovery reads it (section 9)"
 
 
 async def test_8_3_an_empty_path_is_standard_output(world: World) -> None:
