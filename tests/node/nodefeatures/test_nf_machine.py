@@ -146,7 +146,8 @@ def test_section_9_reading_a_machine(tmp_path: Path) -> None:
     root.write_atomic("/proc/sys/kernel/osrelease", "6.8.0-45-generic\n")
     root.write_atomic("/proc/cpuinfo", "vendor_id : AuthenticAMD\n")
     file = root.write_atomic("/host-usr/lib/os-release", UBUNTU)
-    read = machine.read(root, [root.path("/host-etc/os-release"), file])
+    pci(root, "0000:00:00.0", **{"class": "0x060400"}, vendor="0x8086", device="0x1")
+    read = machine.read(root, [root.path("/host-etc/os-release"), file], PciSettings())
     assert read.pci == (
         {"class": "0207", "vendor": "15b3", "device": "1021"},
         {"class": "0302", "vendor": "10de", "device": "2330", "sriov_totalvfs": "16"},
@@ -157,7 +158,7 @@ def test_section_9_reading_a_machine(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_cannot_be_read_says_so_and_has_no_labels(tmp_path: Path) -> None:
-    read = machine.read(HostRoot(tmp_path), [tmp_path / "host-etc/os-release"])
+    read = machine.read(HostRoot(tmp_path), [tmp_path / "host-etc/os-release"], PciSettings())
     assert machine.labels(read, PciSettings()) == {}
     assert [text.partition(tmp_path.name)[2] for text in read.problems[:2]] == [
         "/proc/sys/kernel/osrelease: No such file or directory",

@@ -16,17 +16,17 @@ from groundplane.cluster.config import Config
 from groundplane.lab import access, http, resources
 from groundplane.lab.api import Api, Options
 from groundplane.lab.faults import Faults, Rule
-from groundplane.node.nodefeatures import main, record
+from groundplane.node.nodefeatures import main, record, worker
 
 NODE, NAMESPACE = "n1", "gpu-operator"
 PREFIX = names.NFD_PREFIX
 GFD = f"nvidia-features-for-{NODE}"
 RULES = [
-    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch", "patch"]},
     {
         "apiGroups": ["nfd.k8s-sigs.io"],
         "resources": ["nodefeatures"],
-        "verbs": ["get", "list", "watch", "create", "update", "delete"],
+        "verbs": ["list", "watch", "create", "update", "delete"],
     },
 ]
 NAMESPACED_RULES = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
@@ -251,6 +251,46 @@ async def test_section_9_a_change_in_features_d_is_seen_at_once_and_the_machines
     await until(lambda: world.feature(NODE)["spec"]["labels"] == MACHINE_LABELS | newer, "the object to follow")
 
 
+async def test_section_9_the_machine_is_looked_at_once_a_second_at_most(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second, pauses, looks = asyncio.Event(), list[float](), list[worker.Found]()
+
+    async def sleep(seconds: float) -> None:
+        if 0 < seconds <= 1:
+            pauses.append(seconds)
+            await second.wait()
+        elif seconds:
+            await asyncio.Event().wait()
+
+    def look(*given: Any) -> worker.Found:
+        looks.append(real(*given))
+        return looks[-1]
+
+    real = worker.look
+    monkeypatch.setattr(worker, "look", look)
+    monkeypatch.setattr(world.process, "sleep", sleep)
+    world.start()
+    await world.labelled(MACHINE_LABELS)
+    world.process.write(f"{names.FEATURES_DIR}/0", "site.io/0=1")
+    await until(lambda: pauses, "a pause")
+    for number in range(1, 10):
+        world.process.write(f"{names.FEATURES_DIR}/{number}", f"site.io/{number}=1")
+        await asyncio.sleep(0.01)
+    assert len(looks) == 1
+    second.set()
+    await world.labelled(MACHINE_LABELS | {f"site.io/{number}": "1" for number in range(10)})
+    assert len(looks) == 2
+
+
+async def test_an_object_of_a_former_installation_is_no_request(world: World) -> None:
+    world.define()
+    stale = worker.Found({f"{PREFIX}kernel-version.full": "old"}, {})
+    world.api.create(world.features, worker.document(NODE, "nfd", stale, []), "nfd")
+    world.start()
+    await world.labelled(MACHINE_LABELS)
+
+
 async def test_a_quiet_node_is_not_written_and_a_person_who_changes_labels_is_overruled(world: World) -> None:
     world.define()
     world.process.pace = 600.0
@@ -415,6 +455,22 @@ async def test_a_patch_that_fails_is_tried_again(world: World, answer: int | str
     world.start()
     await world.labelled(MACHINE_LABELS)
     await until(lambda: world.feature(NODE), "our object")
+    await world.quiet()
+
+
+@pytest.mark.parametrize("verb", ["create", "update"])
+async def test_an_object_that_is_written_by_somebody_else_meanwhile_is_tried_again(world: World, verb: str) -> None:
+    world.define()
+    world.process.pace = 600.0
+    if verb == "update":
+        world.start()
+        await until(lambda: world.feature(NODE), "our object")
+    rule = world.faults.add(Rule(verb, "nodefeatures", times=1, answer=409))
+    world.process.write(f"{names.FEATURES_DIR}/site", "rack=7")
+    if verb == "create":
+        world.start()
+    await until(lambda: (world.feature(NODE) or {"spec": {"labels": {}}})["spec"]["labels"].get(f"{PREFIX}rack"), "it")
+    assert rule.times == 0
     await world.quiet()
 
 

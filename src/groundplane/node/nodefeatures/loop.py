@@ -186,9 +186,12 @@ class NodeFeatures:
         return again_s
 
     def _wanted(self, found: Found, node: Meta, documents: list[Document]) -> dict[str, str]:
-        """The labels that the node should have by the worker's and all other requests, without those of others."""
+        """The labels that the node should have by all requests together, without those that another instance put on it.
+
+        Our own object may be old, and one of ours elsewhere is a former installation's: what was found counts.
+        """
         own = found.request(self._settings.namespace, self._settings.node)
-        others = [request for request in map(requests.of, documents) if request[:2] != own[:2]]
+        others = [requests.of(document) for document in documents if not rivals.is_ours(document)]
         together = requests.merged([own, *others], self._settings.namespace)
         accepted = labels.accept(together.labels, together.attributes, self._settings.extra_namespaces)
         taken = record.of_instances(node.annotations)

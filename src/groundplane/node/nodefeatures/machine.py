@@ -4,6 +4,7 @@ Source: contracts/device-plugin-gfd.md 9. Features are named as NFD names them (
 labels too. Reading never fails as a whole: what cannot be read is not there, which is said.
 """
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,8 @@ OS_RELEASE: Final = ("/host-etc/os-release", "/host-usr/lib/os-release")
 """The host's file as a container has it: `/etc/os-release`, which may be a link to the other."""
 KERNEL_RELEASE: Final = "/proc/sys/kernel/osrelease"
 CPU_INFO: Final = "/proc/cpuinfo"
+_FIRST_CPU: Final = 1 << 14
+"""Characters of that file that hold the first of maybe hundreds of processors."""
 
 _OS_KEYS: Final = ("ID", "VERSION_ID", "VERSION_ID.major", "VERSION_ID.minor", "OSTREE_VERSION")
 """Of `os-release` these become labels. OSTREE_VERSION is OpenShift's; the operator asks for it."""
@@ -75,11 +78,14 @@ class Machine(msgspec.Struct, frozen=True):
         return {name: values for name, values in sets.items() if values}
 
 
-def read(kernel: HostRoot, os_release_files: Sequence[Path]) -> Machine:
-    """Read the machine's ``/proc`` and ``/sys`` below ``kernel``, and the first of some files that is there."""
+def read(kernel: HostRoot, os_release_files: Sequence[Path], pci: PciSettings) -> Machine:
+    """Read the machine's ``/proc`` and ``/sys`` below ``kernel``, and the first of some files that is there.
+
+    Of PCI devices only those are read that become labels.
+    """
     problems: list[str] = []
     release = _text(kernel.path(KERNEL_RELEASE), problems)
-    cpus = _text(kernel.path(CPU_INFO), problems)
+    cpus = _text(kernel.path(CPU_INFO), problems, _FIRST_CPU)
     os_file = next((file for file in os_release_files if file.is_file()), None)
     if os_file is None:
         problems.append(f"the host's os-release is in none of {', '.join(map(str, os_release_files))}: mount it there")
@@ -87,7 +93,7 @@ def read(kernel: HostRoot, os_release_files: Sequence[Path]) -> Machine:
         kernel=kernel_version(release),
         os=os_release(_text(os_file, problems)) if os_file is not None else {},
         cpu=cpu_model(cpus),
-        pci=tuple(pci_devices(kernel)),
+        pci=tuple(pci_devices(kernel, pci.classes)),
         problems=tuple(problems),
     )
 
@@ -169,24 +175,35 @@ def cpu_model(cpuinfo: str) -> dict[str, str]:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def pci_devices(kernel: HostRoot) -> Iterator[Attributes]:
-    """The PCI devices, by address: hexadecimal numbers without ``0x``, of the class the first four digits."""
+def pci_devices(kernel: HostRoot, classes: tuple[str, ...] = ("",)) -> Iterator[Attributes]:
+    """The PCI devices whose class begins in one of some ways, by address.
+
+    Their attributes are hexadecimal numbers without ``0x``, the class its first four digits. A machine may have
+    hundreds of devices, of which few matter: of the others only the class is read.
+    """
     folder = kernel.path(PCI_DEVICES)
-    for address in sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []:
-        device = kernel.path(f"{PCI_DEVICES}/{address}")
-        found = {}
-        for name in (*PCI_FIELDS, *_PCI_OPTIONAL):
-            try:
-                found[name] = (device / name).read_text(encoding="ascii", errors="replace").strip().removeprefix("0x")
-            except OSError:  # no such attribute, or the device has just been taken away
-                continue
-        if "class" in found:
-            yield {**found, "class": found["class"][:4]}
+    for address in sorted(os.listdir(folder)) if folder.is_dir() else []:  # noqa: PTH208 - names are all we need
+        device = f"{folder}/{address}"  # sysfs has a relative link here, which stays in the root
+        found = _attribute(device, "class")[:4]
+        if not found or not found.startswith(classes):
+            continue
+        others = {name: _attribute(device, name) for name in (*PCI_FIELDS[1:], *_PCI_OPTIONAL)}
+        yield {"class": found, **{name: value for name, value in others.items() if value}}
 
 
-def _text(file: Path, problems: list[str]) -> str:
+def _attribute(device: str, name: str) -> str:
+    """Empty if there is no such attribute, or the device has just been taken away."""
     try:
-        return file.read_text(encoding="utf-8", errors="replace")
+        with open(f"{device}/{name}", encoding="ascii", errors="replace") as file:  # noqa: PTH123 - a thousand times
+            return file.read().strip().removeprefix("0x")
+    except OSError:
+        return ""
+
+
+def _text(file: Path, problems: list[str], limit: int = -1) -> str:
+    try:
+        with file.open(encoding="utf-8", errors="replace") as opened:
+            return opened.read(limit)
     except OSError as error:
         problems.append(f"{file}: {error.strerror or error}")
         return ""

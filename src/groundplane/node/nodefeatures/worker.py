@@ -38,7 +38,7 @@ class Found(msgspec.Struct, frozen=True):
 
 def look(process: Process, pci: PciSettings) -> Found:
     """Read the machine and the local files as they are now. Blocks for some milliseconds."""
-    read = machine.read(process.kernel, [process.path(path) for path in machine.OS_RELEASE])
+    read = machine.read(process.kernel, [process.path(path) for path in machine.OS_RELEASE], pci)
     return found(read, local.read(process.path(names.FEATURES_DIR), process.now()), pci)
 
 
