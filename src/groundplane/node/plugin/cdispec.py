@@ -94,23 +94,25 @@ class Finder:
     """Finds nodes and files below the container's roots, and says what the host calls them."""
 
     def __init__(self, process: Process, roots: Roots, describe: DescribeNode, *, any_kind: bool = False) -> None:
+        self._process = process
         self._driver = HostRoot(process.path(roots.driver or "/"))
-        self._dev = HostRoot(process.path(roots.dev or "/"))
         self._roots = roots
         self._describe = describe
         self._any_kind = any_kind
 
     def is_node(self, path: str) -> bool:
         """Whether there is such a character device (where nodes are simulated, whatever it is)."""
-        try:
-            mode = self._dev.path(path).stat().st_mode
+        try:  # not a HostRoot: a link in the dev root, such as a driver container's /dev, is the container's affair
+            mode = self._process.path(self._roots.dev + path).stat().st_mode
         except OSError:
             return False
         return self._any_kind or stat.S_ISCHR(mode)
 
     def nodes(self, pattern: str) -> list[str]:
         """The nodes that fit a pattern."""
-        return [path for path in self._dev.glob(pattern) if self.is_node(path)]
+        folder, _, name = pattern.rpartition("/")
+        entries = self._process.path(self._roots.dev + folder).glob(name)
+        return [path for path in sorted(f"{folder}/{entry.name}" for entry in entries) if self.is_node(path)]
 
     def node(self, path: str) -> DeviceNode:
         """A node as it stands in a spec; the host's path only if it differs."""
