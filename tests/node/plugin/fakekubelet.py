@@ -91,6 +91,10 @@ class FakeKubelet(rpc.RegistrationServicer):
     async def stop(self) -> None:
         """End, and let go of all plugins."""
         await asyncio.gather(*(plugin.close() for plugin in self.registered))
+        await self.vanish()
+
+    async def vanish(self) -> None:
+        """Take the socket away, but hold on to the plugins."""
         if self._server is not None:
             await self._server.stop(None)
             self._server = None

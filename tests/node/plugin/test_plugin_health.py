@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from node.fakeprocess import FakeProcess, until
 
 from groundplane.node.devices.model import NO_INSTANCE, Placed
@@ -43,6 +45,13 @@ def test_5_ignored_xids(disable: str, enable: str, ignored: tuple[int, ...], cou
     rules = XidRules.parse(disable, enable)
     assert [xid for xid in ignored if not rules.ignores(xid)] == []
     assert [xid for xid in counted if rules.ignores(xid)] == []
+
+
+@given(disable=st.text(), enable=st.text(), xid=st.integers(0, 200))
+def test_5_any_text_can_be_read_and_what_is_enabled_wins(disable: str, enable: str, xid: int) -> None:
+    XidRules.parse(disable, enable)
+    assert not XidRules.parse(disable, f"{enable},{xid}").ignores(xid)
+    assert XidRules.parse(f"{disable}, {xid} ", "").ignores(xid)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,16 @@ async def test_3_the_kubelet_starts_anew(node: Any) -> None:
     assert plugin.health == dict.fromkeys(node.uuids, "Healthy")  # a new cycle tells health anew (section 5)
 
 
+async def test_3_a_kubelet_socket_that_vanishes_changes_nothing_until_it_is_back(node: Any) -> None:
+    await node.kubelet.start()
+    node.run()
+    plugin = await node.kubelet.plugin()
+    await node.kubelet.vanish()
+    assert (await plugin.allocate(node.uuids[0])).envs["NVIDIA_VISIBLE_DEVICES"] == node.uuids[0]
+    await node.kubelet.start(clean=False)
+    await node.kubelet.plugin(number=2)
+
+
 async def test_3_the_kubelets_folder_is_made_anew(node: Any) -> None:
     await node.kubelet.start()
     node.run()

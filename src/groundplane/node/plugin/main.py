@@ -295,6 +295,8 @@ def _extras(process: Process, config: PluginConfig, served: _Served) -> Extras:
         )
         if not config.cdi:
             return Extras(channels)
+        if config.cdi_feature_flags or config.cdi_disable_hooks:
+            process.log.warning("CDI feature flags and disabled hooks have no effect: the CDI specs use no hooks")
         finder = cdispec.Finder(process, roots, cdispec.describe_node(null), any_kind=null)
         devices = [device for offer in served.offers for device in offer.devices]
         found = cdispec.specs(config, devices, channels, served.driver_version, finder, process.kernel, process.log)

@@ -39,7 +39,7 @@ class Preference:
 
     def _aligned(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
         try:
-            pairs = self._source.topology(available)
+            pairs = self._source.topology(list(dict.fromkeys(available)))
         except DeviceError as error:
             raise AllocationError(f"how the GPUs are connected cannot be told: {error}") from error
         scores = {pair: allocation.score(found) for pair, found in pairs.items()}
