@@ -15,6 +15,7 @@ from node.plugin.fakekubelet import FakeKubelet
 from groundplane.api.release import Release
 from groundplane.node import kubeletapi
 from groundplane.node.devices.simulated import Description, GpuEntry, Machine, SimulatedSource, describe
+from groundplane.node.devices.source import Source
 from groundplane.node.plugin import main
 
 H100 = "H100-SXM5-80GB"
@@ -37,8 +38,12 @@ class Node:
 
     def make(self, *argv: str, pace: float = 1.0, release: Release = Release.DEFAULT, **env: str) -> FakeProcess:
         """The world of one run of the plugin."""
-        source = SimulatedSource(self.file, library=lambda: self.library, loaded=lambda: self.loaded)
-        return FakeProcess(self.folder, ["nvidia-device-plugin", *argv], env, source=source, pace=pace, release=release)
+        words = ["nvidia-device-plugin", *argv]
+        return FakeProcess(self.folder, words, env, source=self.source(), pace=pace, release=release)
+
+    def source(self) -> Source:
+        """The machine's GPUs."""
+        return SimulatedSource(self.file, library=lambda: self.library, loaded=lambda: self.loaded)
 
     def run(self, *argv: str, pace: float = 1.0, release: Release = Release.DEFAULT, **env: str) -> asyncio.Task[int]:
         """Run a plugin; its world is in `process` afterwards."""
