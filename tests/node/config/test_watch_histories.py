@@ -6,24 +6,32 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from groundplane.node import watch
 
 FOLDERS = ("a", "a/b", "a/b/c", "x", "x/c", "link", "link/c")
-FILES = ("a/b/c/f", "a/b/c/g", "x/c/f", "a/b/f")
-MOVES = st.tuples(st.sampled_from(FOLDERS + FILES), st.sampled_from(FOLDERS + FILES))
+FILES = ("a/b/c/f", "a/b/c/g", "x/c/f", "x/c/g", "a/b/f")
+FREE = ("y", "a/z", "x/y")
+"""Names that nothing has at first, so that renaming to them succeeds."""
+MOVES = st.tuples(st.sampled_from(FOLDERS + FILES + FREE), st.sampled_from(FOLDERS + FILES + FREE + FREE))
+START = (
+    *(("mkdir", "a/b/c"), ("mkdir", "x/c"), ("write", "a/b/c/f"), ("write", "x/c/f"), ("write", "x/c/g")),
+    ("link", ("link", "a/b")),
+)
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("mkdir"), st.sampled_from(FOLDERS)),
         st.tuples(st.just("remove"), st.sampled_from(FOLDERS + FILES)),
         st.tuples(st.just("write"), st.sampled_from(FILES)),
         st.tuples(st.just("move"), MOVES),
+        st.tuples(st.just("move"), st.tuples(st.sampled_from(FOLDERS), st.sampled_from(FREE))),
+        st.tuples(st.just("move"), st.tuples(st.sampled_from(FREE), st.sampled_from(FOLDERS))),
         st.tuples(st.just("link"), st.sampled_from((("a/b", "../x"), ("link", "a/b"), ("link", "x"), ("a", "x")))),
         st.tuples(st.just("wait"), st.just("")),
     ),
-    max_size=25,
+    max_size=12,
 )
 
 
@@ -65,6 +73,8 @@ async def follow(changes: watch.Changes, path: Path, seen: list[object]) -> None
 async def history(steps: list[tuple[str, str]], watched: str) -> None:
     root = Path(tempfile.mkdtemp(prefix="gpw"))
     path = root / watched
+    for number, (what, where) in enumerate(START):
+        do(root, what, where, -number)
     try:
         async with watch.paths(path) as changes:
             assert not changes.polled
@@ -85,6 +95,12 @@ async def history(steps: list[tuple[str, str]], watched: str) -> None:
 
 @pytest.mark.parametrize("watched", ["a/b/c", "a/b/c/f", "link/c", "link"])
 @settings(max_examples=60, deadline=None)
+@example(steps=[("move", ("a", "y"))])
+@example(steps=[("move", ("a/b", "y"))])
+@example(steps=[("move", ("a", "y")), ("wait", ""), ("move", ("y", "a")), ("wait", ""), ("write", "a/b/c/g")])
+@example(steps=[("remove", "a"), ("wait", ""), ("mkdir", "a/b/c"), ("write", "a/b/c/f")])
+@example(steps=[("link", ("link", "x")), ("wait", ""), ("write", "x/c/g")])
+@example(steps=[("remove", "link"), ("link", ("link", "a/b")), ("remove", "a/b/c/f")])
 @given(steps=STEPS)
 def test_what_was_seen_last_is_what_is_there(watched: str, steps: list[tuple[str, str]]) -> None:
     asyncio.run(history(steps, watched))
