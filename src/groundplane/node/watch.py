@@ -372,8 +372,6 @@ class _Trails:
         """Go the way the kernel goes; a folder is watched before it is looked into."""
         trail = _Trail()
         here, waiting, links = "/", _parts(os.path.abspath(path)), 0  # noqa: PTH100 - links must stay
-        if not waiting:
-            trail.entries, trail.exists = self._add(trail, here), True
         while waiting:
             part = waiting.pop(0)
             if part == "..":
@@ -398,7 +396,7 @@ class _Trails:
                 if stat.S_ISDIR(mode):
                     trail.entries = self._add(trail, child)
                 break
-        else:  # the last step led up, or nowhere
+        else:  # the last step led up, or there was none: the root
             trail.entries, trail.exists = self._add(trail, here), True
         return trail
 

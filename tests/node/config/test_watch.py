@@ -184,6 +184,26 @@ class TestLinks:
             (tmp_path / "link").touch()
             await seen(changes, tmp_path / "link", Kind.CREATED)
 
+    async def test_a_link_that_leads_up(self, tmp_path: Path, polling: bool) -> None:
+        (tmp_path / "a").mkdir()
+        link = tmp_path / "a" / "link"
+        link.symlink_to("..")
+        async with watch.paths(link, polling=polling) as changes:
+            (tmp_path / "x").touch()
+            await seen(changes, link / "x", Kind.CREATED)
+
+    async def test_a_folder_that_is_a_file(self, tmp_path: Path, polling: bool) -> None:
+        (tmp_path / "a").touch()
+        async with watch.paths(tmp_path / "a" / "b", polling=polling) as changes:
+            (tmp_path / "a").unlink()
+            (tmp_path / "a" / "b").mkdir(parents=True)
+            await seen(changes, tmp_path / "a" / "b", Kind.CREATED)
+
+
+async def test_the_root() -> None:
+    async with watch.paths(Path("/")) as changes:
+        assert not changes.polled
+
 
 class TestOneInstance:
     async def test_many_watchers_share_one_and_the_last_ends_it(self, tmp_path: Path) -> None:
@@ -278,6 +298,23 @@ class TestWithoutInotify:
             assert changes.polled
             (folder / "x").touch()
             await seen(changes, folder / "x", Kind.CREATED)
+
+    async def test_no_library(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "asyncinotify", None)
+        async with watch.paths(tmp_path) as changes:
+            assert changes.polled
+
+    async def test_no_watch_left_when_events_were_lost(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        async with watch.paths(tmp_path) as changes:
+
+            def gone(*_: object) -> int:
+                raise FileNotFoundError(2, "No such file or directory")
+
+            monkeypatch.setattr(watch._Hub, "add", gone)  # as if folders were replaced for ever
+            assert changes._trails is not None
+            changes._trails.lost()
+            assert changes.polled
+            assert changes.drain() == [Change(tmp_path, Kind.OVERFLOW)]
 
     async def test_another_system(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "platform", "darwin")
