@@ -145,6 +145,7 @@ class SimulatedHost:
         self.nri_plugins.clear()
         root, spec = self.root, self.spec
         root.write_atomic("/proc/modules", "")
+        root.write_atomic("/proc/meminfo", "MemTotal:       1056784548 kB\n")
         root.write_atomic("/proc/sys/kernel/osrelease", spec.kernel + "\n")
         root.write_atomic("/sys/class/dmi/id/product_name", "groundplane simulated server\n")
         root.write_atomic("/sys/devices/system/memory/auto_online_blocks", "online\n")

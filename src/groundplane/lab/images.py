@@ -14,6 +14,7 @@ from .standins import (
     driver_manager,
     generic,
     mig_manager,
+    mps_control,
     nvidia_smi,
     sandbox,
     toolkit,
@@ -23,7 +24,7 @@ from .standins import (
 INTERPRETER: Program = interpreter.main
 SHELLS: dict[str, Program] = dict.fromkeys(("sh", "bash", "ash", "dash"), interpreter.main)
 BASE: dict[str, Program] = {**utilities.PROGRAMS, **SHELLS}
-INJECTED: dict[str, Program] = {"nvidia-smi": nvidia_smi.run}
+INJECTED: dict[str, Program] = {"nvidia-smi": nvidia_smi.run, "nvidia-cuda-mps-control": mps_control.run}
 """What the container runtime brings into a container along with a GPU."""
 
 _PLUGIN: dict[str, Program] = {

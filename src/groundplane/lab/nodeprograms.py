@@ -19,6 +19,7 @@ from ..node import programs as node_programs
 from ..node.devices import nvml, simulated
 from ..node.hostroot import HostRoot
 from ..node.ownprocess import DEVICES, RELEASE_ENV
+from ..node.plugin.cdispec import NULL_DEVICES
 from ..node.process import Completed, Listed, Log
 from .programs import CommandNotFoundError, ContainerContext, Program, Stdin
 
@@ -29,7 +30,7 @@ class LabProcess:
     def __init__(self, ctx: ContainerContext) -> None:
         self._ctx = ctx
         self.argv: Sequence[str] = ctx.argv
-        self.env: Mapping[str, str] = ctx.env
+        self.env: Mapping[str, str] = {**ctx.env, NULL_DEVICES: "true"}
         self.log = Log(lambda text: ctx.err(text.encode()), self.now)
         self.kernel: HostRoot = ctx.host.root
         self.release = Release.parse(ctx.env[RELEASE_ENV]) if ctx.env.get(RELEASE_ENV) else _release(ctx)

@@ -8,6 +8,7 @@ probing containers is the kubelet's part. `onnode` gives the same programs a con
 
 import asyncio
 import contextlib
+import errno
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from .host import Gpu, SimulatedHost
 from .resources import Resource
 
 _pids = itertools.count(1)
+_MAX_LINKS = 40  # as Linux
 
 Output = Callable[[bytes], None]
 Program = Callable[["ContainerContext"], Awaitable[int]]
@@ -200,15 +202,41 @@ class Container:
         return dict(sorted(found.items()))
 
     def path(self, path: str) -> Path:
-        """The real path behind a container path; it need not exist. Links are resolved within their own tree."""
-        clean = PurePosixPath("/" + path.lstrip("/"))
-        best: Mount | None = None
+        """The real path behind a container path; it need not exist.
+
+        Links lead where they lead in the container. Only those below a mount of the whole host stay in it, as for a
+        program that changes its root to there.
+        """
+        done, links = PurePosixPath("/"), 0
+        waiting = list(PurePosixPath("/" + path.lstrip("/")).parts[1:])
+        while waiting:
+            part = waiting.pop(0)
+            if part == "..":
+                done = done.parent
+                continue
+            mount, inside = self._mounted(done / part)
+            if mount.inside == "/" and mount.root.base == self.host.root.base:
+                return mount.root.path(str(PurePosixPath(inside, *waiting)))
+            real = mount.root.path(inside, follow=False)
+            if str(done / part) == mount.at or not real.is_symlink():
+                done /= part
+                continue
+            links += 1
+            if links > _MAX_LINKS:
+                raise OSError(errno.ELOOP, "too many levels of symbolic links", path)
+            target = PurePosixPath(real.readlink())
+            done = PurePosixPath("/") if target.is_absolute() else done
+            waiting = [each for each in target.parts if each != "/"] + waiting
+        mount, inside = self._mounted(done)
+        return mount.root.path(inside)
+
+    def _mounted(self, path: PurePosixPath) -> tuple[Mount, str]:
+        """What a path of the container lies in, and its path there."""
+        best = Mount("/", self.rootfs, "")
         for mount in self.mounts:
-            if clean.is_relative_to(mount.at) and (best is None or len(mount.at) >= len(best.at)):
+            if path.is_relative_to(mount.at) and len(mount.at) >= len(best.at):
                 best = mount
-        if best is None:
-            return self.rootfs.path(str(clean))
-        return best.root.path(f"{best.inside}/{clean.relative_to(best.at)}")
+        return best, f"{best.inside}/{path.relative_to(best.at)}"
 
     def names_in(self, folder: str) -> list[str]:
         """Names a program finds in a container folder, mount points included."""

@@ -152,6 +152,7 @@ class PodWorker:
     async def _sync(self) -> float | None:
         """Do what is missing now; the cluster seconds after which to look again, None for not before a change."""
         if self.pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+            self.kubelet.devices.release(self.uid)  # what has ended holds no device, though it is still listed
             return None
         if not self._admitted:
             try:

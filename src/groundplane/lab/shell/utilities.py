@@ -379,6 +379,12 @@ def _one(ctx: ContainerContext, words: list[str]) -> bool:
     raise ValueError(f"condition not understood: {' '.join(words)}")
 
 
+async def _mount(ctx: ContainerContext) -> int:
+    """A mount is its folder: the lab's files have no file systems of their own."""
+    ctx.path(ctx.argv[-1]).mkdir(parents=True, exist_ok=True)
+    return 0
+
+
 PROGRAMS: dict[str, Program] = {
     "[": _test,
     "[[": _test,
@@ -395,6 +401,7 @@ PROGRAMS: dict[str, Program] = {
     "ls": _ls,
     "lsmod": _lsmod,
     "mkdir": _mkdir,
+    "mount": _mount,
     "mv": _mv,
     "printenv": _env,
     "printf": _printf,
@@ -404,6 +411,7 @@ PROGRAMS: dict[str, Program] = {
     "test": _test,
     "touch": _touch,
     "true": _exit_0,
+    "umount": _exit_0,
     "uname": _uname,
 }
 """The commands every image of the lab has."""
