@@ -6,6 +6,7 @@ answer is found by remembering what is best for each rest, and by never telling 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 from ..devices.source import Level, Pair
@@ -132,8 +133,11 @@ class _Search:
         padding = -count % size
         self._padding = (1 << padding) - 1 << count
         self._all = (1 << count) - 1 | self._padding
-        self._twin = _previous_twins(scores, required)
-        self._known: dict[int, tuple[int, int] | None] = {}
+        classes = _classes(scores, required)
+        self._twin = _previous_twins(classes)
+        self._alike = _alike_classes(scores, classes, required)
+        self._known: dict[int, int | None] = {}
+        self._by_shape: dict[tuple[object, ...], int | None] = {}
         self._work = 0
 
     def answer(self) -> int:
@@ -141,7 +145,7 @@ class _Search:
         best, best_score = 0, -1
         rest = self._all
         while rest:
-            found = self._best(rest)
+            found = self._find(rest)
             if found is None:  # cannot be: some full set has room for all that is required
                 break
             chosen = found[1]
@@ -152,16 +156,23 @@ class _Search:
                     best, best_score = chosen, value
         return best
 
-    def _best(self, rest: int) -> tuple[int, int] | None:
-        """The highest sum that the rest can be parted into, and the first set of the first partition that has it.
-
-        None if no partition has a full set with all that is required.
-        """
+    def _best(self, rest: int) -> int | None:
+        """The highest sum that a rest can be parted into; None if no partition has a full set for what is required."""
         if rest not in self._known:
-            self._known[rest] = self._find(rest)
+            shape = self._shape(rest)
+            if shape not in self._by_shape:
+                found = self._find(rest)
+                self._by_shape[shape] = None if found is None else found[0]
+            self._known[rest] = self._by_shape[shape]
         return self._known[rest]
 
+    def _shape(self, rest: int) -> tuple[object, ...]:
+        """What the best sum depends on: how many GPUs of each class are left, whichever of classes that are alike."""
+        counts = (tuple(sorted((rest & each).bit_count() for each in classes)) for classes in self._alike)
+        return (rest & self._padding != 0, *counts)
+
     def _find(self, rest: int) -> tuple[int, int] | None:
+        """The highest sum, and the first set of the first partition that has it."""
         sets_left = rest.bit_count() // self._size
         if sets_left == 1:
             return None if rest & self._required and rest & self._padding else (_inner(self._scores, rest), rest)
@@ -197,8 +208,8 @@ class _Search:
         def look(chosen: int, value: int) -> None:
             nonlocal best
             other = self._best(rest & ~chosen)
-            if other is not None and (best is None or value + other[0] > best[0]):
-                best = value + other[0], chosen
+            if other is not None and (best is None or value + other > best[0]):
+                best = value + other, chosen
 
         self._fill(
             base, _inner(self._scores, base & ~self._padding), gains, _places(free), free, need, self._scores, look
@@ -279,27 +290,50 @@ def _is_tie_before(found: tuple[int, int], best: tuple[int, int]) -> bool:
     return found[0] == best[0] and bool(differing & -differing & found[1])
 
 
-def _previous_twins(scores: list[list[int]], required: int) -> list[int]:
-    """For each GPU the bit of the last one before it that scores alike with every third GPU; 0 if there is none.
+def _classes(scores: list[list[int]], required: int) -> list[list[int]]:
+    """GPUs in classes of twins: those that score alike with every third GPU, and are required or not alike.
 
-    GPUs that are required and others are never twins. To be twins is an equivalence: one comparison a class does.
+    To be twins is an equivalence, so that one comparison a class does.
     """
-    last: dict[int, int] = {}
-    twins = []
+    classes: list[list[int]] = []
     for place, row in enumerate(scores):
-        for first in last:
-            if required >> first & 1 == required >> place & 1 and _alike(scores[first], row, first, place):
+        for known in classes:
+            one = known[0]
+            if required >> one & 1 == required >> place & 1 and _differ_only(scores[one], row, (one, place)):
+                known.append(place)
                 break
         else:
-            first = place
-        twins.append(1 << last[first] if first in last else 0)
-        last[first] = place
-    return twins
+            classes.append([place])
+    return classes
 
 
-def _alike(row: list[int], other: list[int], one: int, two: int) -> bool:
-    differing = [place for place in range(len(row)) if row[place] != other[place]]
-    return all(place in (one, two) for place in differing)
+def _differ_only(row: list[int], other: list[int], at: tuple[int, int]) -> bool:
+    return all(row[place] == other[place] or place in at for place in range(len(row)))
+
+
+def _previous_twins(classes: list[list[int]]) -> list[int]:
+    """For each GPU the bit of the last twin before it; 0 if there is none."""
+    before = {place: 1 << last for twins in classes for last, place in pairwise(twins)}
+    return [before.get(place, 0) for place in range(sum(map(len, classes)))]
+
+
+def _alike_classes(scores: list[list[int]], classes: list[list[int]], required: int) -> list[list[int]]:
+    """Classes, as masks, in groups of those that may change places: as the switches below one CPU may.
+
+    They have as many GPUs, which score alike among themselves and with those of every third class.
+    """
+    between = [[scores[one[0]][other[-1]] for other in classes] for one in classes]  # with itself: between two of it
+    kinds = [(len(each), required >> each[0] & 1, between[number][number]) for number, each in enumerate(classes)]
+    groups: list[list[int]] = []
+    for number in range(len(classes)):
+        for group in groups:
+            first = group[0]
+            if kinds[first] == kinds[number] and _differ_only(between[first], between[number], (first, number)):
+                group.append(number)
+                break
+        else:
+            groups.append([number])
+    return [[sum(1 << place for place in classes[number]) for number in group] for group in groups]
 
 
 def _estimate(scores: list[list[int]], size: int, required: int) -> int:
