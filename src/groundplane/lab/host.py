@@ -7,6 +7,7 @@ kubelet's part.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from ..node.devices.simfile import bus_id, gpu_uuid
 from ..node.devices.simulated import Machine, describe
 from ..node.hostroot import HostRoot
 from ..node.ownprocess import DEVICES
+from ..node.resources import MIG_MINORS
 from .nodes import NodeSpec
 
 SOCKET_PATH_LIMIT = 103
@@ -43,6 +45,8 @@ CORE_MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 CONTROL_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 NVIDIA_VENDOR = "0x10de"
+MIG_INSTANCES, MIG_COMPUTES = 15, 8
+"""GPU instances a GPU, and compute instances a GPU instance, for which the driver has capabilities."""
 NO_DRIVER = "0.0"
 """What the description of a machine says of a driver as long as none was loaded."""
 _VERSION = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
@@ -212,8 +216,10 @@ class SimulatedHost:
         self.root.write_atomic(f"/sys/module/{module}/refcnt", "0\n")
         if version:
             self.root.write_atomic(f"/sys/module/{module}/version", version + "\n")
-        if module == "nvidia" and _VERSION.fullmatch(version):
-            self.machine.set_driver(version)
+        if module == "nvidia":
+            self.root.write_atomic(MIG_MINORS, "".join(f"{name} {minor}\n" for name, minor in _capabilities(self.gpus)))
+            if _VERSION.fullmatch(version):
+                self.machine.set_driver(version)
 
     def unload_module(self, module: str) -> None:
         """Unload a module; HostError if something holds it, nothing if it is not loaded."""
@@ -224,6 +230,8 @@ class SimulatedHost:
             raise HostError(f"rmmod: ERROR: Module {module} is in use ({holders} users)")
         kept = [line for line in self.root.read_text("/proc/modules").splitlines() if line.split()[0] != module]
         self.root.write_atomic("/proc/modules", "".join(line + "\n" for line in kept))
+        if module == "nvidia":
+            self.root.remove(MIG_MINORS)
         self.root.remove(f"/sys/module/{module}")
 
     @property
@@ -242,6 +250,11 @@ class SimulatedHost:
             self.root.write_atomic(f"/dev/{name}", "")
         for gpu in self.gpus:
             self.root.write_atomic(gpu.device_node, "")
+        minors = dict(_capabilities(self.gpus))
+        for card, device in self.machine.read().placed():
+            instance = f"gpu{card.gpu.minor}/gi{device.gi}"
+            for name in (f"{instance}/access", f"{instance}/ci{device.ci}/access"):
+                self.root.write_atomic(f"/dev/nvidia-caps/nvidia-cap{minors[name]}", "")
 
     def device_nodes(self) -> list[str]:
         """The NVIDIA device nodes that exist."""
@@ -274,6 +287,20 @@ class SimulatedHost:
             for path in self.root.glob(f"{folder}/*.json") + self.root.glob(f"{folder}/*.yaml"):
                 found.update(_cdi_spec(self.root, path))
         return found
+
+
+def _capabilities(gpus: tuple[Gpu, ...]) -> Iterator[tuple[str, int]]:
+    """The driver's capabilities for MIG, those of every instance that there could be, with their minor numbers."""
+    instances = (
+        name
+        for gpu in gpus
+        for instance in range(MIG_INSTANCES)
+        for name in (
+            f"gpu{gpu.index}/gi{instance}/access",
+            *(f"gpu{gpu.index}/gi{instance}/ci{compute}/access" for compute in range(MIG_COMPUTES)),
+        )
+    )
+    yield from zip(("config", "monitor", *instances), itertools.count(1), strict=False)
 
 
 def _configuration_space(device: int) -> bytes:
