@@ -44,8 +44,7 @@ def answers(
         strategy=strategy,
         fail_requests_greater_than_one=fail,
     )
-    by_mps = strategy is SharingStrategy.MPS
-    return Answers(offer, configured(folder, **env), extras or Extras(), present.__contains__, by_mps=by_mps)
+    return Answers(offer, configured(folder, **env), extras or Extras(), present.__contains__)
 
 
 def plain(answer: Any) -> dict[str, Any]:

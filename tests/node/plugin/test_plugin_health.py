@@ -325,3 +325,16 @@ def test_recovery_never_flaps() -> None:
         assert not recovery.is_due("a", 100 + wait)
         recovery.recovered("a")
     assert not recovery.is_due("b", 1000)
+
+
+async def test_a_gpu_that_gives_no_sign_for_another_reason_is_told_once(tmp_path: Path) -> None:
+    async with watching(tmp_path, pace=200) as world:
+        world.machine.fail_library("ERROR_UNKNOWN")
+        await until(lambda: world.process.stderr.count("gives no sign of life") == 3)
+        await world.process.sleep(20)
+        assert world.process.stderr.count("gives no sign of life") == 3  # once for each GPU
+        world.machine.fail_library(None)
+        await world.process.sleep(20)
+        world.machine.fail_library("ERROR_TIMEOUT")
+        await until(lambda: world.process.stderr.count("gives no sign of life") == 6)
+    assert world.unhealthy == set()

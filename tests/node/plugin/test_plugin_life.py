@@ -501,3 +501,48 @@ async def test_13_both_releases_serve(node: Any, release: Release) -> None:
     await node.kubelet.start()
     node.run(release=release)
     await node.kubelet.plugin()
+
+
+# --- what a person is told --------------------------------------------------------------------------------------------
+
+
+async def test_1_5_settings_that_are_not_honoured_are_told(node: Any) -> None:
+    node.process.write("/c", "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: 1}]}}")
+    await node.kubelet.start()
+    node.run(CONFIG_FILE="/c")
+    await node.kubelet.plugin()
+    assert "choosing devices is not supported" in node.process.stderr
+
+
+async def test_hooks_that_are_disabled_are_told_to_be_none(node: Any) -> None:
+    await node.kubelet.start()
+    node.run(DEVICE_LIST_STRATEGY="cdi-cri", CDI_DISABLE_HOOKS="all")
+    await node.kubelet.plugin()
+    assert "have no effect: the CDI specs use no hooks" in node.process.stderr
+
+
+async def test_2_7_wsl_without_gpus_offers_nothing(node: Any) -> None:
+    node.process.write("/usr/lib/wsl/lib/libdxcore.so", "")
+    node.gpus()
+    node.run()
+    await until(says(node, "No devices found. Waiting indefinitely."))
+    assert node.sockets() == []
+
+
+async def test_3_a_server_that_does_not_answer_itself_is_not_registered(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(*_arguments: Any) -> Any:
+        await asyncio.Event().wait()
+
+    answer = server.Service.GetDevicePluginOptions
+    monkeypatch.setattr(server, "DIAL_S", 0.2)
+    monkeypatch.setattr(server.Service, "GetDevicePluginOptions", silent)
+    await node.kubelet.start()
+    node.run(pace=QUICK)
+    await until(says(node, "nvidia.com/gpu does not answer on"))
+    assert node.kubelet.registered == []
+    assert node.sockets() == []
+    monkeypatch.setattr(server.Service, "GetDevicePluginOptions", answer)
+    monkeypatch.setattr(server, "DIAL_S", 5.0)
+    await node.kubelet.plugin()

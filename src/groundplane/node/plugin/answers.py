@@ -15,6 +15,7 @@ from ..config import IdStrategy, ListStrategy, PluginConfig
 from ..kubeletapi.stubs import deviceplugin_pb2 as wire
 from ..mps import client as mps
 from ..resources import REPLICA, Offer, physical_id
+from ..sharing import SharingStrategy
 from . import cdispec, imex
 
 VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
@@ -39,14 +40,11 @@ class Extras(msgspec.Struct, frozen=True):
 class Answers:
     """Answers to requests for one resource. ``present`` tells which of some nodes exist in the plugin's container."""
 
-    def __init__(
-        self, offer: Offer, config: PluginConfig, extras: Extras, present: Callable[[str], bool], *, by_mps: bool
-    ) -> None:
+    def __init__(self, offer: Offer, config: PluginConfig, extras: Extras, present: Callable[[str], bool]) -> None:
         self._offer = offer
         self._config = config
         self._extras = extras
         self._present = present
-        self._by_mps = by_mps
         self._devices = {device.id: device for device in offer.devices}
         self._ids = frozenset(offer.ids())
 
@@ -61,7 +59,7 @@ class Answers:
         for flag, name in self._modes():
             if flag:
                 answer.envs[f"NVIDIA_{name.upper()}"] = "enabled"
-        if self._by_mps:
+        if self._offer.strategy is SharingStrategy.MPS:
             self._add_mps(answer)
         if ListStrategy.ENVVAR in strategies:
             answer.envs[VISIBLE_DEVICES] = ",".join(called)

@@ -191,8 +191,7 @@ class _Life:
         board: health.Board,
     ) -> None:
         """Serve and register one resource. Raises ServeError."""
-        by_mps = offer.strategy is SharingStrategy.MPS
-        answers = Answers(offer, config, extras, lambda node: self._process.path(node).exists(), by_mps=by_mps)
+        answers = Answers(offer, config, extras, lambda node: self._process.path(node).exists())
         policy = AllocationPolicy.DISTRIBUTED if platform is Platform.TEGRA else config.allocation_policy
         preference = Preference(offer, policy, self._process.release, source)
         service = Service(self._process, offer, answers, preference, board)
