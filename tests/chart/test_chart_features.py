@@ -8,7 +8,9 @@ import yaml
 from chart import rendering
 
 NAME = "gpu-operator-node-features"
-MINIMAL = {("ServiceAccount", NAME), ("ClusterRole", NAME), ("ClusterRoleBinding", NAME), ("DaemonSet", NAME)}
+MINIMAL = {
+    (kind, NAME) for kind in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "DaemonSet")
+}
 
 
 def made(values: dict[str, Any] | None = None) -> set[tuple[str, str]]:
@@ -32,10 +34,17 @@ def test_nothing_provides_features_when_switched_off() -> None:
     assert made({"nfd": {"enabled": False, "implementation": "upstream"}}) == set()
 
 
-def test_the_program_may_read_and_label_nodes_and_nothing_else() -> None:
+def test_the_program_may_label_nodes_as_node_features_say_and_nothing_else() -> None:
     assert rendering.one("ClusterRole", name=NAME)["rules"] == [
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]}
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch", "patch"]},
+        {
+            "apiGroups": ["nfd.k8s-sigs.io"],
+            "resources": ["nodefeatures"],
+            "verbs": ["list", "watch", "create", "update", "delete"],
+        },
     ]
+    assert rendering.one("Role", name=NAME)["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
+    assert rendering.one("RoleBinding", name=NAME)["roleRef"]["name"] == NAME
     binding = rendering.one("ClusterRoleBinding", name=NAME)
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": NAME, "namespace": rendering.NAMESPACE}]
     assert binding["roleRef"]["name"] == NAME
@@ -47,7 +56,16 @@ def test_the_program_sees_its_node_and_changes_nothing_of_it() -> None:
     (operator,) = rendering.one("Deployment")["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["node-features"]
     assert container["image"] == operator["image"]
-    assert container["env"] == [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
+    assert {
+        each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in container["env"]
+    } == {
+        "NODE_NAME": "spec.nodeName",
+        "NAMESPACE": "metadata.namespace",
+        "POD_NAME": "metadata.name",
+        "PCI_CLASS_WHITELIST": "02,0200,0207,0300,0302",
+        "PCI_LABEL_FIELDS": "vendor",
+        "EXTRA_LABEL_NS": "nvidia.com",
+    }
     assert spec["serviceAccountName"] == NAME
     security = container["securityContext"]
     assert (security["runAsNonRoot"], security["readOnlyRootFilesystem"], security["allowPrivilegeEscalation"]) == (
