@@ -12,11 +12,18 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import grpc
 import yaml
 
 from groundplane.api import names
 from groundplane.api.release import Release
-from groundplane.lab import nodes
+from groundplane.lab import nodes, onnode
+from groundplane.lab.onnode import host as onnode_host
+from groundplane.node import kubeletapi
+from groundplane.node.devices.simulated import Machine
+from groundplane.node.kubeletapi.stubs import podresources_pb2 as wire
+from groundplane.node.kubeletapi.stubs import podresources_pb2_grpc as rpc
+from groundplane.node.ownprocess import DEVICES
 from testing.gpucluster import NAMESPACE, GpuCluster, chart_policy
 
 PATIENCE_S = 300.0
@@ -189,6 +196,30 @@ class Stage:
         )
         listed = self.kubectl("get", kinds, "-o", "name") + self.kubectl("get", inside, "-A", "-o", "name")
         return {line for line in listed.splitlines() if line}
+
+    def inside(self, node: str, path: str) -> Path:
+        """A file of a node, as this process reaches it."""
+        return Path(f"/proc/{self.cluster.cluster.nodes[node].pid}/root{path}")
+
+    def machine(self, node: str) -> Machine:
+        """The hand on a node's simulated GPUs."""
+        return Machine(self.inside(node, f"{onnode.FOLDER}/{onnode_host.MACHINE}{DEVICES}"))
+
+    def offered(self, node: str, key: str = "allocatable") -> dict[str, int]:
+        """NVIDIA's resources of a node."""
+        listed = self.get(f"/api/v1/nodes/{node}")["status"][key]
+        return {name: int(value) for name, value in listed.items() if name.startswith("nvidia.com/")}
+
+    def pod_resources(self, node: str) -> dict[str, dict[str, list[str]]]:
+        """The devices of each pod by resource, as the kubelet's pod-resources API tells them."""
+        socket = self.inside(node, kubeletapi.POD_RESOURCES_SOCKET)
+        with grpc.insecure_channel(f"unix:{socket}") as channel:
+            answer = rpc.PodResourcesListerStub(channel).List(wire.ListPodResourcesRequest(), timeout=20)
+        found: dict[str, dict[str, list[str]]] = {}
+        for pod in answer.pod_resources:
+            for each in (devices for container in pod.containers for devices in container.devices):
+                found.setdefault(pod.name, {}).setdefault(each.resource_name, []).extend(each.device_ids)
+        return found
 
     def node_labels(self, node: str) -> dict[str, str]:
         """A node's labels."""

@@ -72,20 +72,109 @@ def test_the_operator_runs_as_the_chart_says(stack: Stage) -> None:
     assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
-def test_a_pod_that_asks_for_gpus_gets_them(stack: Stage) -> None:
+def gpu_pod(stack: Stage, name: str, count: int, *command: str) -> str:
+    """Make a pod that asks for GPUs, and return its path."""
     image = "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0"
-    container = {"name": "cuda", "image": image, "imagePullPolicy": "Never"}
-    container["resources"] = {"limits": {names.GPU_RESOURCE: "2"}}
-    pod = {"metadata": {"name": "vector-add"}, "spec": {"restartPolicy": "Never", "containers": [container]}}
+    container: dict[str, Any] = {"name": "cuda", "image": image, "imagePullPolicy": "Never"}
+    container["resources"] = {"limits": {names.GPU_RESOURCE: str(count)}}
+    if command:
+        container["command"] = list(command)
+    pod = {"metadata": {"name": name}, "spec": {"restartPolicy": "Never", "containers": [container]}}
     status, answer = stack.cluster.request("POST", WORKLOADS, pod)
     assert status == 201, answer
-    path = f"{WORKLOADS}/vector-add"
+    return f"{WORKLOADS}/{name}"
+
+
+def gone(stack: Stage, path: str) -> None:
+    stack.cluster.request("DELETE", path + "?gracePeriodSeconds=0")
+    stack.until(f"{path} is gone", lambda: stack.cluster.request("GET", path)[0] == 404)
+
+
+def test_the_features_of_node_and_gpus_are_labels(stack: Stage) -> None:
+    labels = stack.until(
+        "the labels of the GPUs", lambda: names.GPU_PRODUCT in (found := stack.node_labels(NODE)) and found
+    )
+    assert labels[names.GPU_PRODUCT] == "NVIDIA-H100-80GB-HBM3"
+    assert (labels["nvidia.com/gpu.count"], labels["nvidia.com/gpu.memory"]) == ("4", "81559")
+    assert labels[names.NFD_PREFIX + "pci-10de.present"] == "true"
+    features = stack.items(f"/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/{stages.NAMESPACE}/nodefeatures")
+    found = {each["metadata"]["name"]: each for each in features}
+    ours = found[f"nvidia-features-for-{NODE}"]
+    assert ours["spec"]["labels"][names.GPU_PRODUCT] == labels[names.GPU_PRODUCT]
+    assert {each["kind"] for each in ours["metadata"]["ownerReferences"]} == {"DaemonSet", "Pod"}
+    assert found[NODE]["metadata"]["labels"]["nfd.node.kubernetes.io/node-name"] == NODE
+
+
+def test_a_pod_that_asks_for_gpus_gets_them(stack: Stage) -> None:
+    path = gpu_pod(stack, "vector-add", 2)
     ended = ("Succeeded", "Failed")
     stack.until("the pod ends", lambda: stack.get(path)["status"]["phase"] in ended)
     log = stack.kubectl("logs", "vector-add")
     assert stack.get(path)["status"]["phase"] == "Succeeded", log
     assert log.count("PASSED") == 3, log  # each of two GPUs, and the whole test
-    stack.cluster.request("DELETE", path)
+    gone(stack, path)
+
+
+def test_the_container_has_the_devices_that_the_books_say(stack: Stage) -> None:
+    """CDI put the nodes of just the granted GPUs into the container; the pod-resources API says which they are."""
+    path = gpu_pod(stack, "holder", 2, "sleep", "3600")
+    stack.until("the pod runs", lambda: stack.get(path)["status"]["phase"] == "Running")
+    held = stack.pod_resources(NODE)["holder"][names.GPU_RESOURCE]
+    gpus = {card.gpu.uuid: card.gpu.device_node for card in stack.machine(NODE).read().cards.values()}
+    assert len(set(held)) == 2 and set(held) <= gpus.keys()
+    inside = stack.kubectl("exec", "holder", "--", "ls", "/dev").split()
+    assert {f"/dev/{name}" for name in inside if name[6:].isdecimal() and name.startswith("nvidia")} == {
+        gpus[uuid] for uuid in held
+    }
+    assert {"nvidiactl", "nvidia-uvm"} <= set(inside)
+    environment = stack.kubectl("exec", "holder", "--", "env").splitlines()
+    assert "NVIDIA_VISIBLE_DEVICES=void" in environment, "no runtime adds devices a second time"
+    assert "libcuda.so.1" in stack.kubectl("exec", "holder", "--", "ls", "/usr/lib64", "/usr/lib/x86_64-linux-gnu")
+    gone(stack, path)
+
+
+def test_a_sick_gpu_leaves_the_offer_and_a_new_plugin_asks_again(stack: Stage) -> None:
+    stack.machine(NODE).xid(0, 79)
+    stack.until("one GPU less", lambda: stack.offered(NODE) == {names.GPU_RESOURCE: 3})
+    assert stack.offered(NODE, "capacity") == {names.GPU_RESOURCE: 4}
+    (pod,) = stack.pods(PLUGIN)
+    gone(stack, f"{stages.PODS}/{pod['metadata']['name']}")
+    stack.until("all GPUs again", lambda: stack.offered(NODE) == {names.GPU_RESOURCE: 4})
+    stack.until("the stack is ready again", lambda: stack.ready(NODE))
+
+
+SHARED = """
+version: v1
+sharing:
+  timeSlicing:
+    resources:
+    - name: nvidia.com/gpu
+      replicas: 4
+"""
+
+
+def test_shared_gpus_are_offered_so_many_times(stack: Stage) -> None:
+    """A named configuration, the sidecar that chooses it by the node's label, recovery as the policy asks for it."""
+    config = {"metadata": {"name": "plugin-configs"}, "data": {"shared": SHARED, "whole": "version: v1\n"}}
+    status, answer = stack.cluster.request("POST", f"/api/v1/namespaces/{stages.NAMESPACE}/configmaps", config)
+    assert status == 201, answer
+    recovering = [{"name": "DP_HEALTH_RECOVERY_PERIOD", "value": "10s"}]
+    edit(stack, devicePlugin={"config": {"name": "plugin-configs", "default": "shared"}, "env": recovering})
+    stack.until("four times as many", lambda: stack.offered(NODE) == {names.GPU_RESOURCE: 16})
+    stack.until("labels say so", lambda: stack.node_labels(NODE).get("nvidia.com/gpu.replicas") == "4")
+    assert stack.node_labels(NODE)[names.GPU_PRODUCT] == "NVIDIA-H100-80GB-HBM3-SHARED"
+    stack.machine(NODE).xid(1, 79)
+    stack.until("all replicas of one GPU less", lambda: stack.offered(NODE) == {names.GPU_RESOURCE: 12})
+    stack.until("it has recovered", lambda: stack.offered(NODE) == {names.GPU_RESOURCE: 16})
+    label = {"metadata": {"labels": {names.DEVICE_PLUGIN_CONFIG: "whole"}}}
+    stack.patch(f"/api/v1/nodes/{NODE}", label)
+    stack.until("whole GPUs by the node's label", lambda: stack.offered(NODE) == {names.GPU_RESOURCE: 4})
+    label = {"metadata": {"labels": {names.DEVICE_PLUGIN_CONFIG: None}}}
+    stack.patch(f"/api/v1/nodes/{NODE}", label)
+    edit(stack, devicePlugin={"config": None, "env": None})
+    stack.until(
+        "the stack is ready again", lambda: stack.offered(NODE).get(names.GPU_RESOURCE) == 4 and stack.ready(NODE)
+    )
 
 
 def test_an_edited_policy_rolls_through_to_the_pods(stack: Stage) -> None:
