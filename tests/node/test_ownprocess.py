@@ -102,6 +102,11 @@ def test_a_simulated_machine_has_its_kernel_below_its_folder(tmp_path: Path) -> 
     async def program(process: OwnProcess) -> int:
         assert process.kernel.base == tmp_path
         assert process.path("/etc") == Path("/etc")
+        assert process.path("/dev/shm") == Path("/dev/shm")
+        assert process.path("/dev/nvidia-caps/nvidia-cap1") == tmp_path / "dev/nvidia-caps/nvidia-cap1"
+        (tmp_path / "driver").mkdir()
+        (tmp_path / "driver/dev").symlink_to("/dev")
+        assert process.path(f"{tmp_path}/driver/dev/nvidia0") == tmp_path / "dev/nvidia0"
         assert process.release is Release.V26_3
         return 0
 

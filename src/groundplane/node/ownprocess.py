@@ -1,7 +1,7 @@
 """A node program as this very process, in a container or on a machine: ``process.Process`` as the kernel has it.
 
 On a machine that is simulated (the test nodes, where no GPU is) ``GROUNDPLANE_SIMULATION`` names a folder in which its
-``/sys``, ``/proc`` and the description of its GPUs (``DEVICES``) are; all else is real.
+``/sys``, ``/proc``, the driver's device nodes and the description of its GPUs (``DEVICES``) are; all else is real.
 """
 
 import asyncio
@@ -47,8 +47,11 @@ class OwnProcess:
             loop.add_signal_handler(number, self._signals.put_nowait, number)
 
     def path(self, path: str) -> Path:
-        """The path itself."""
-        return self._root.path(path)
+        """The path itself; on a simulated machine the driver's device nodes are the machine's."""
+        real = self._root.path(path)
+        if self._simulation and len(real.parts) > 2 and real.parts[1] == "dev" and real.parts[2].startswith("nvidia"):
+            return self.kernel.path(str(real))
+        return real
 
     def out(self, text: str) -> None:
         """Print on standard output."""
