@@ -6,7 +6,7 @@ answer is found by remembering what is best for each rest, and by never telling 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final
 
 from ..devices.source import Level, Pair
@@ -136,6 +136,7 @@ class _Search:
         classes = _classes(scores, required)
         self._twin = _previous_twins(classes)
         self._alike = _alike_classes(scores, classes, required)
+        self._most = [_sums_of_highest(row, place) for place, row in enumerate(scores)]
         self._known: dict[int, int | None] = {}
         self._by_shape: dict[tuple[object, ...], int | None] = {}
         self._work = 0
@@ -239,7 +240,14 @@ class _Search:
             if best is None or value > best[0]:
                 best = value, chosen
 
-        self._fill(base, value, gains, _places(free), free, need, doubled, look)
+        def hopeless(value: int, gains: list[int], free: list[int], need: int) -> bool:
+            """Whether no way to fill up is better: each GPU adds its gain and at most its highest scores."""
+            if best is None:
+                return False
+            most = sorted([gains[place] + self._most[place][need - 1] for place in free], reverse=True)
+            return value + sum(most[:need]) <= best[0]
+
+        self._fill(base, value, gains, _places(free), free, need, doubled, look, hopeless)
         return best
 
     def _fill(
@@ -252,16 +260,19 @@ class _Search:
         need: int,
         scores: list[list[int]],
         look: Callable[[int, int], None],
+        hopeless: Callable[[int, list[int], list[int], int], bool] | None = None,
     ) -> None:
         """Show ``look`` all ways to fill up a set, in the order of places; of twins in ``open_`` the earlier is first.
 
-        ``gains`` says what each GPU would add to the value beside those chosen.
+        ``gains`` says what each GPU would add to the value beside those chosen; ``hopeless``, what need not be tried.
         """
         self._work += 1
         if self._work > _WORK:
             raise _TooMuchWork
         if need == 0:
             look(chosen, value)
+            return
+        if need > 2 and hopeless is not None and hopeless(value, gains, free, need):
             return
         for number, place in enumerate(free[: len(free) - need + 1]):
             bit = 1 << place
@@ -271,7 +282,9 @@ class _Search:
                 look(chosen | bit, value + gains[place])
                 continue
             more = [gain + extra for gain, extra in zip(gains, scores[place], strict=True)]
-            self._fill(chosen | bit, value + gains[place], more, free[number + 1 :], open_, need - 1, scores, look)
+            self._fill(
+                chosen | bit, value + gains[place], more, free[number + 1 :], open_, need - 1, scores, look, hopeless
+            )
 
 
 def _places(mask: int) -> list[int]:
@@ -282,6 +295,11 @@ def _inner(scores: list[list[int]], mask: int) -> int:
     """The sum over all pairs of a set; padding counts nothing."""
     places = [place for place in _places(mask) if place < len(scores)]
     return sum(scores[one][other] for number, one in enumerate(places) for other in places[number + 1 :])
+
+
+def _sums_of_highest(row: list[int], place: int) -> list[int]:
+    """Sums of a GPU's highest scores: of none, of one, of two and so on."""
+    return [0, *accumulate(sorted(row[:place] + row[place + 1 :], reverse=True))]
 
 
 def _is_tie_before(found: tuple[int, int], best: tuple[int, int]) -> bool:
