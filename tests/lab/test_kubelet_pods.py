@@ -281,7 +281,10 @@ async def test_exec_of_an_unknown_command_says_so() -> None:
         code, text = await b.exec("p", "gdb")
         assert code == 127
         assert 'exec: "gdb": executable file not found in $PATH' in text
-        assert await b.exec("p", "sh", "-c", "echo $HOSTNAME | grep p && ls /proc | grep modules") == (0, "p\nmodules\n")
+        assert await b.exec("p", "sh", "-c", "echo $HOSTNAME | grep p && ls /proc | grep modules") == (
+            0,
+            "p\nmodules\n",
+        )
 
 
 async def test_a_malformed_cdi_spec_holds_the_container_not_the_node() -> None:
