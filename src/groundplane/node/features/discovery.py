@@ -7,6 +7,7 @@ them, and one that comes later is found by the next (contracts/device-plugin-gfd
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from .. import platforms
 from ..devices.model import Inventory
 from ..devices.source import DeviceError
 from ..process import Process
@@ -16,15 +17,6 @@ AUTO: Final = "auto"
 NVML: Final = "nvml"
 TEGRA: Final = "tegra"
 VFIO: Final = "vfio"
-
-_WSL_LIBRARY: Final = "libdxcore.so"
-_WSL_FOLDERS: Final = (
-    "/usr/lib/wsl/lib",
-    "/usr/lib64",
-    "/usr/lib/x86_64-linux-gnu",
-    "/lib/x86_64-linux-gnu",
-    "/usr/lib",
-)
 
 
 class InitError(RuntimeError):
@@ -58,15 +50,15 @@ def discover(process: Process, strategy: str, driver_root: str) -> Inventory:
     if read is None:
         raise InitError(f"unsupported strategy {strategy}", _HINTS.get(strategy, _UNKNOWN))
     found = read(machine)
-    return _by_cuda(machine) if strategy == AUTO and tegra.has_tegra_gpu(found) else found
+    return _by_cuda(machine) if strategy == AUTO and platforms.has_tegra_gpu(found) else found
 
 
 def resolve(machine: Machine) -> str:
     """Whom ``auto`` asks, from the machine's files; ``auto`` itself where nobody is there to ask."""
-    path, has_nvml = machine.process.path, machine.process.devices().has_library()
-    if any(path(f"{folder}/{_WSL_LIBRARY}").exists() for folder in _WSL_FOLDERS):
+    has_nvml = machine.process.devices().has_library()
+    if platforms.is_wsl(machine.process):
         return NVML
-    if not has_nvml and tegra.is_tegra(machine.process.kernel, path):
+    if not has_nvml and platforms.is_tegra(machine.process):
         return TEGRA
     return NVML if has_nvml else AUTO
 

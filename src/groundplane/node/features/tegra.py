@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from ..devices.model import Gpu, Inventory
 from ..devices.source import DeviceError, LibraryNotFound
-from ..hostroot import HostRoot
 from .vfio import UNKNOWN_VERSION
 
 LIBRARY: Final = "libcuda.so.1"
@@ -22,28 +21,8 @@ FOLDERS: Final = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/local/cuda/compat",
 )
-RELEASE_FILE: Final = "/etc/nv_tegra_release"
-FAMILY_FILE: Final = "/sys/devices/soc0/family"
-NAMES: Final = ("(nvgpu)", "NVIDIA Thor")
-"""Parts of the names that NVML has for GPUs of Tegra."""
-
 _MAJOR, _MINOR = 75, 76  # attributes: CUDA compute capability
 _NAME_BYTES: Final = 256
-
-
-def is_tegra(kernel: HostRoot, path: Callable[[str], Path]) -> bool:
-    """Whether the machine's files say that it is a Tegra (contracts/device-plugin-gfd.md 2.1)."""
-    if path(RELEASE_FILE).exists():
-        return True
-    try:
-        return kernel.read_text(FAMILY_FILE).lower().startswith("tegra")
-    except OSError:
-        return False
-
-
-def has_tegra_gpu(inventory: Inventory) -> bool:
-    """Whether one of NVML's GPUs is a Tegra's, which is better asked through CUDA."""
-    return any(part in gpu.name for gpu in inventory.gpus for part in NAMES)
 
 
 def find_library(path: Callable[[str], Path], roots: Iterable[str] = ("/",)) -> Path | None:

@@ -14,17 +14,17 @@ from typing import Final, NamedTuple
 
 from ...api import names
 from .. import config as configs
-from .. import kubeletapi, options, resources, watch
+from .. import kubeletapi, options, platforms, resources, watch
 from ..cdi.model import SpecError
 from ..config import AllocationPolicy, PluginConfig
 from ..devices.model import Inventory
 from ..devices.source import DeviceError, Source
 from ..mps import client as mps
+from ..platforms import Platform
 from ..process import ENDING, Process, wait_any
 from ..sharing import Resources, SharingStrategy
-from . import cdispec, health, imex, platforms
+from . import cdispec, health, imex
 from .answers import Answers, Extras
-from .platforms import Platform
 from .preference import Preference
 from .server import Identity, ResourceServer, ServeError, Service, TooManyCrashes, answers_on
 

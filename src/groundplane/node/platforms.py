@@ -1,13 +1,14 @@
 """What kind of machine this is, from its files: one with NVML, Tegra, or Windows' subsystem for Linux.
 
-contracts/device-plugin-gfd.md 2.1. What is offered on each kind is decided by ``main``.
+contracts/device-plugin-gfd.md 2.1. What is offered or labelled on each kind, the programs decide.
 """
 
 import enum
+from collections.abc import Iterable
 from typing import Final
 
-from ..devices.model import Inventory
-from ..process import Process
+from .devices.model import Inventory
+from .process import Process
 
 AUTO: Final = "auto"
 WSL_LIBRARY: Final = "libdxcore.so"
@@ -33,9 +34,9 @@ def resolve(process: Process, strategy: str, container_driver_root: str, *, has_
     """The kind of machine, as far as its files tell; ``strategy`` is the configured discovery."""
     if strategy == "tegra":
         return Platform.TEGRA
-    if _is_wsl(process, container_driver_root):
+    if is_wsl(process, (container_driver_root,)):
         return Platform.WSL
-    if strategy == AUTO and not has_library and _has_tegra_files(process):
+    if strategy == AUTO and not has_library and is_tegra(process):
         return Platform.TEGRA
     return Platform.NVML
 
@@ -45,12 +46,14 @@ def has_tegra_gpu(inventory: Inventory) -> bool:
     return any(part in gpu.name for gpu in inventory.gpus for part in TEGRA_NAMES)
 
 
-def _is_wsl(process: Process, container_driver_root: str) -> bool:
-    roots = dict.fromkeys(("", container_driver_root.rstrip("/")))
-    return any(process.path(f"{root}{folder}/{WSL_LIBRARY}").exists() for root in roots for folder in WSL_FOLDERS)
+def is_wsl(process: Process, roots: Iterable[str] = ()) -> bool:
+    """Whether the library of Windows' GPUs is there, in the container or below one of more roots."""
+    folders = dict.fromkeys(("", *(root.rstrip("/") for root in roots)))
+    return any(process.path(f"{root}{folder}/{WSL_LIBRARY}").exists() for root in folders for folder in WSL_FOLDERS)
 
 
-def _has_tegra_files(process: Process) -> bool:
+def is_tegra(process: Process) -> bool:
+    """Whether the machine's files say that it is a Tegra."""
     if process.path(TEGRA_RELEASE).exists():
         return True
     try:
