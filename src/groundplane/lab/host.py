@@ -150,6 +150,7 @@ class SimulatedHost:
         root, spec = self.root, self.spec
         root.write_atomic("/proc/modules", "")
         root.write_atomic("/proc/meminfo", "MemTotal:       1056784548 kB\n")
+        root.write_atomic("/proc/cpuinfo", _CPU[spec.arch])
         root.write_atomic("/proc/sys/kernel/osrelease", spec.kernel + "\n")
         root.write_atomic("/sys/class/dmi/id/product_name", "groundplane simulated server\n")
         root.write_atomic("/sys/devices/system/memory/auto_online_blocks", "online\n")
@@ -301,6 +302,13 @@ def _capabilities(gpus: tuple[Gpu, ...]) -> Iterator[tuple[str, int]]:
         )
     )
     yield from zip(("config", "monitor", *instances), itertools.count(1), strict=False)
+
+
+_CPU = {
+    "amd64": "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\n",
+    "arm64": "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n",
+}
+"""What `/proc/cpuinfo` says of a processor, by architecture."""
 
 
 def _configuration_space(device: int) -> bytes:

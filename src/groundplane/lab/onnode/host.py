@@ -160,9 +160,10 @@ def node_files(spec: NodeSpec) -> dict[str, str]:
     Bytes that are no text are in it as `BYTES` has them.
 
     All have their description and the machine that it describes, booted, so that programs without rights over it find
-    it. A node with a driver of its own has that driver's files, and NVIDIA's runtime too, as its administrator would
-    install it: containerd must read `/etc/containerd/conf.d/*.toml` and have its containers' base in `BASE_SPEC`. A
-    toolkit that runs as a pod puts its own file beside that and takes it away again.
+    it, and say to be the operating system that it describes. A node with a driver of its own has that driver's files,
+    and NVIDIA's runtime too, as its administrator would install it: containerd must read `/etc/containerd/conf.d/*.toml`
+    and have its containers' base in `BASE_SPEC`. A toolkit that runs as a pod puts its own file beside that and takes it
+    away again.
     """
     with tempfile.TemporaryDirectory(prefix="gp-") as name:
         folder = Path(name)
@@ -171,6 +172,7 @@ def node_files(spec: NodeSpec) -> dict[str, str]:
         attach(folder)
         made = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.endswith(_LOCK))
         files = {f"{FOLDER}/{path.relative_to(folder)}": path.read_text(errors=BYTES) for path in made}
+        files["/etc/os-release"] = (folder / MACHINE / "etc/os-release").read_text()
     return files | (_preinstalled(spec.host_driver) if spec.host_driver else {})
 
 
