@@ -161,9 +161,9 @@ def node_files(spec: NodeSpec) -> dict[str, str]:
 
     All have their description and the machine that it describes, booted, so that programs without rights over it find
     it, and say to be the operating system that it describes. A node with a driver of its own has that driver's files,
-    and NVIDIA's runtime too, as its administrator would install it: containerd must read `/etc/containerd/conf.d/*.toml`
-    and have its containers' base in `BASE_SPEC`. A toolkit that runs as a pod puts its own file beside that and takes it
-    away again.
+    and NVIDIA's runtime too, as its administrator would install it: containerd must read
+    `/etc/containerd/conf.d/*.toml` and have its containers' base in `BASE_SPEC`. A toolkit that runs as a pod puts its
+    own file beside that and takes it away again.
     """
     with tempfile.TemporaryDirectory(prefix="gp-") as name:
         folder = Path(name)
