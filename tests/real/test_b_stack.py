@@ -172,9 +172,14 @@ def test_shared_gpus_are_offered_so_many_times(stack: Stage) -> None:
     label = {"metadata": {"labels": {names.DEVICE_PLUGIN_CONFIG: None}}}
     stack.patch(f"/api/v1/nodes/{NODE}", label)
     edit(stack, devicePlugin={"config": None, "env": None})
-    stack.until(
-        "the stack is ready again", lambda: stack.offered(NODE).get(names.GPU_RESOURCE) == 4 and stack.ready(NODE)
-    )
+
+    def alone() -> bool:
+        pods = stack.pods(PLUGIN)
+        return len(pods) == 1 and len(pods[0]["spec"]["containers"]) == 1
+
+    stack.until("the plugin runs without its sidecar", alone)
+    stack.until("whole GPUs", lambda: stack.offered(NODE).get(names.GPU_RESOURCE) == 4)
+    stack.until("the stack is ready again", lambda: stack.ready(NODE))
 
 
 def test_an_edited_policy_rolls_through_to_the_pods(stack: Stage) -> None:
