@@ -222,6 +222,7 @@ int nvmlInitWithFlags(unsigned flags) {
     pthread_mutex_unlock(&lock);
     return code;
 }
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 int nvmlShutdown(void) {
     pthread_mutex_lock(&lock);
     int code = users ? SUCCESS : UNINITIALIZED;
@@ -416,6 +417,9 @@ int nvmlDeviceGetMigDeviceHandleByIndex(Handle device, unsigned slot, Handle *fo
            slot >= g->slots || slot >= SLOTS ? INVALID_ARGUMENT
            : !g->devices[slot].used          ? NOT_FOUND
                                              : (*found = (device & ~(Handle)0xFFFF) | (slot + 1), SUCCESS));
+}
+int nvmlDeviceIsMigDeviceHandle(Handle device, unsigned *is) {
+    ANSWER("DeviceIsMigDeviceHandle", device, (*is = d != NULL, SUCCESS));
 }
 int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Handle device, Handle *parent) {
     ANSWER("DeviceGetDeviceHandleFromMigDeviceHandle", device,
