@@ -86,7 +86,7 @@ class GpuCluster(Started):
             path = Path(scratch, "images.tar")
             self._log(f"making an archive of {len(self.references)} images")
             made = image_build.image(OPERATOR_IMAGE, layers_folder=Path(scratch))
-            archive.write([made, *aliases.aliases(made, self.references)], path)
+            archive.write([made, image_build.for_nodes(made), *aliases.aliases(made, self.references)], path)
             self._log("loading it into the nodes")
             self.cluster.load_image(path)
             self._log("loaded")

@@ -29,8 +29,9 @@ def main(ctx: click.Context, name: str | None, output: Path | None, fresh: bool)
         made = build.image(name, layers_folder=Path(folder), fresh=fresh)
         version = made.annotations["org.opencontainers.image.version"]
         target = output or build.TREE / OUTPUT / f"groundplane-{version}.tar"
-        (written,) = archive.write([made], target)
+        written, for_nodes = archive.write([made, build.for_nodes(made)], target)
     _report(made, written, target, time.monotonic() - started)
+    click.echo(f"also      {for_nodes.reference}: the same layers for operands, run as root ({for_nodes.digest[:19]})")
 
 
 def _report(made: archive.Image, written: archive.Written, target: Path, seconds: float) -> None:

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -177,6 +177,17 @@ def image(name: str | None = None, *, tree: Path = TREE, layers_folder: Path, fr
         labels = _labels(parts, created, revision(tree))
         reference = name or f"groundplane:{parts.version}"
         return archive.Image((reference,), layers, debian.architecture(), created, _config(labels), labels)
+
+
+def for_nodes(image: archive.Image) -> archive.Image:
+    """The same image for operands, which run as root where their pods say nothing: `<name>-node`, with the same tag.
+
+    Its pods name the program to run; without a command it is the device plugin, as of NVIDIA's image of that name.
+    """
+    (reference,) = image.references
+    name, colon, tag = reference.rpartition(":")
+    config = {**image.config, "User": "0:0", "Entrypoint": ["/usr/bin/nvidia-device-plugin"]}
+    return replace(image, references=(f"{name}-node{colon}{tag}",), config=config)
 
 
 def _config(labels: dict[str, str]) -> dict[str, object]:

@@ -159,3 +159,15 @@ def test_a_shell_lets_the_containers_program_take_its_place(root: Path) -> None:
     script = "import os, subprocess as s; p = s.Popen(['sh', '-c', 'python3 -c \"import os; print(os.getpid())\"'], "
     script += "stdout=s.PIPE, text=True); print(p.communicate()[0].strip() == str(p.pid))"
     assert run(root, "python3", "-c", script).stdout == "True\n"
+
+
+def test_for_operands_it_is_the_same_and_runs_as_root(built: archive.Image, tmp_path: Path) -> None:
+    operands = build.for_nodes(built)
+    assert operands.references == ("groundplane-node:test",)
+    assert operands.layers == built.layers
+    assert (operands.config["User"], built.config["User"]) == ("0:0", "65532:65532")
+    assert operands.config["Entrypoint"] == ["/usr/bin/nvidia-device-plugin"]
+    first, second = archive.write([built, operands], tmp_path / "both.tar")
+    assert (first.reference, second.reference) == ("groundplane:test", "groundplane-node:test")
+    assert first.digest != second.digest
+    assert first.compressed == second.compressed

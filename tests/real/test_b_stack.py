@@ -12,6 +12,7 @@ from real import stage as stages
 from real.stage import Stage
 
 from groundplane.api import names
+from testing.gpucluster import OPERATOR_IMAGE
 
 pytestmark = pytest.mark.real
 
@@ -179,6 +180,24 @@ def test_shared_gpus_are_offered_so_many_times(stack: Stage) -> None:
 
     stack.until("the plugin runs without its sidecar", alone)
     stack.until("whole GPUs", lambda: stack.offered(NODE).get(names.GPU_RESOURCE) == 4)
+    stack.until("the stack is ready again", lambda: stack.ready(NODE))
+
+
+def test_groundplanes_own_image_takes_the_place_of_nvidias(stack: Stage) -> None:
+    fields = ("repository", "image", "version")
+    before = {name: stack.get(stages.POLICY)["spec"]["devicePlugin"][name] for name in fields}
+    repository, _, version = OPERATOR_IMAGE.rpartition(":")
+    host, _, image = repository.partition("/")
+
+    def runs(image: str) -> bool:
+        pods = stack.pods(PLUGIN)
+        return len(pods) == 1 and image in pods[0]["spec"]["containers"][0]["image"]
+
+    edit(stack, devicePlugin={"repository": host, "image": f"{image}-node", "version": version})
+    stack.until("the plugin's pod is of that image", lambda: runs(f"{image}-node"))
+    stack.until("the stack is ready again", lambda: stack.ready(NODE))
+    edit(stack, devicePlugin=before)
+    stack.until("the plugin's pod is of the former image", lambda: runs(before["image"]))
     stack.until("the stack is ready again", lambda: stack.ready(NODE))
 
 

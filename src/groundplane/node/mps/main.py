@@ -71,11 +71,12 @@ async def _wanted(process: Process, config: MpsConfig) -> list[Offer]:
 
     MPS knows no MIG devices: a resource that has some gets no daemon.
     """
-    inventory = await asyncio.to_thread(_inventory, process) if config.sharing.mps else _NO_GPUS
-    for warning in config.warnings:
-        process.log.warning(warning)
-    patterns = resources.patterns(config.mig_strategy, inventory)
-    process.log.info(f"Running with config:\n{config.effective(patterns)}")
+    inventory = _NO_GPUS
+    try:
+        if config.sharing.mps:
+            inventory = await asyncio.to_thread(_inventory, process)
+    finally:
+        _tell(process, config, inventory)
     offers = resources.offers(inventory, config.mig_strategy, config.sharing, process.kernel, process.log.warning)
     shared = [offer for offer in offers if offer.shared and offer.strategy is SharingStrategy.MPS]
     wanted = [offer for offer in shared if not any(device.is_mig for device in offer.devices)]
@@ -85,6 +86,14 @@ async def _wanted(process: Process, config: MpsConfig) -> list[Offer]:
     if not wanted:
         process.log.info("No resource is shared by MPS: waiting for another configuration")
     return wanted
+
+
+def _tell(process: Process, config: MpsConfig, inventory: Inventory) -> None:
+    """Log the configuration at each start, whether the GPUs can be asked for their resources or not (section 1)."""
+    for warning in config.warnings:
+        process.log.warning(warning)
+    patterns = resources.patterns(config.mig_strategy, inventory)
+    process.log.info(f"Running with config:\n{config.effective(patterns)}")
 
 
 def _inventory(process: Process) -> Inventory:

@@ -120,6 +120,10 @@ class Finder:
         described = self._describe(path)
         return described if host == path else msgspec.structs.replace(described, host_path=host)
 
+    def channel(self, path: str) -> DeviceNode:
+        """An IMEX channel's node; one that is at its plain path only is the host's own (4.6)."""
+        return self.node(path) if self.is_node(path) else self._describe(path)
+
     def file(self, folders: Iterable[str], name: str) -> tuple[str, str] | None:
         """A file of the driver in the first folder that has it: its path, and that of what its links lead to."""
         for folder in folders:
@@ -158,7 +162,7 @@ def specs(
         named = tuple(sorted(gpus, key=lambda device: device.name))
         yield Spec(kind=kind(GPU), devices=named, container_edits=_common(driver_version, finder, log))
     numbered = tuple(
-        Device(str(channel), ContainerEdits(device_nodes=(finder.node(imex.NODE.format(channel)),)))
+        Device(str(channel), ContainerEdits(device_nodes=(finder.channel(imex.NODE.format(channel)),)))
         for channel in channels
     )
     if numbered:

@@ -22,7 +22,7 @@ from ..devices.source import DeviceError, Source
 from ..mps import client as mps
 from ..platforms import Platform
 from ..process import ENDING, Process, wait_any
-from ..sharing import Resources, SharingStrategy
+from ..sharing import SharingStrategy
 from . import cdispec, health, imex
 from .answers import Answers, Extras
 from .preference import Preference
@@ -32,6 +32,7 @@ RETRY_S: Final = 30.0
 """Seconds after which a cycle that failed is tried again."""
 STAND_BY_MAX_S: Final = 600.0
 """The longest time between two looks whether another instance still serves."""
+_NO_GPUS: Final = Inventory("", 0)
 
 
 class Fatal(RuntimeError):  # noqa: N818 - reads as a fact
@@ -225,12 +226,12 @@ async def _find(process: Process, config: PluginConfig, source: Source) -> _Serv
     has_library = source.has_library()
     platform = platforms.resolve(process, config.discovery, config.container_driver_root, has_library=has_library)
     configs.check_library(config, has_library=has_library)
-    inventory = Inventory("", 0)
+    inventory = _NO_GPUS
     if platform is not Platform.TEGRA:
         inventory = await _inventory(process, config, source)
         if config.discovery == platforms.AUTO and platforms.has_tegra_gpu(inventory):
             platform = Platform.TEGRA
-    _tell(process, config, resources.patterns(config.mig_strategy, inventory))
+    _tell(process, config, inventory)
     try:
         offers = _offers(process, config, platform, inventory)
     except resources.ResourceError as error:
@@ -243,6 +244,7 @@ async def _inventory(process: Process, config: PluginConfig, source: Source) -> 
     try:
         await asyncio.to_thread(source.open)
     except DeviceError as error:
+        _tell(process, config, _NO_GPUS)
         text = (
             f"failed to initialize NVML: {error}. Is the driver installed and loaded, and its root mounted at "
             f"{config.container_driver_root}? On a machine without GPUs this program is not needed"
@@ -254,13 +256,15 @@ async def _inventory(process: Process, config: PluginConfig, source: Source) -> 
     try:
         return await asyncio.to_thread(source.inventory)
     except DeviceError as error:
+        _tell(process, config, _NO_GPUS)
         raise Fatal(f"the GPUs cannot be enumerated: {error}") from error
 
 
-def _tell(process: Process, config: PluginConfig, found: Resources) -> None:
+def _tell(process: Process, config: PluginConfig, inventory: Inventory) -> None:
+    """Log the configuration at each start, whether the GPUs can be asked for their resources or not (section 1)."""
     for warning in config.warnings:
         process.log.warning(warning)
-    process.log.info(f"Running with config:\n{config.effective(found)}")
+    process.log.info(f"Running with config:\n{config.effective(resources.patterns(config.mig_strategy, inventory))}")
 
 
 def _offers(
