@@ -1,0 +1,636 @@
+"""Node programs against contracts/device-plugin-gfd.md: whole transcripts, written by hand from the contract alone."""
+
+import json
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+from node.fakeprocess import FakeProcess
+
+from groundplane.api.release import Release
+from groundplane.node import config as configs
+from groundplane.node import resources
+from groundplane.node.cdi import model as cdi
+from groundplane.node.devices.model import Fabric, Gpu, Inventory, MigDevice, Profile
+from groundplane.node.devices.source import DeviceError, DriverNotLoaded
+from groundplane.node.features import main as features
+from groundplane.node.mps import main as mps
+from groundplane.node.plugin import cdispec, imex
+from groundplane.node.plugin import main as plugin
+from groundplane.node.plugin.answers import Answers, Extras
+from groundplane.node.process import NodeProgram
+from groundplane.node.sharing import SharingStrategy
+
+OLD, NEW = Release.V26_3, Release.V26_7
+BOTH = pytest.mark.parametrize("release", [OLD, NEW])
+
+
+class Driver:
+    """A driver that knows some GPUs, and no more."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+
+    def open(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    def has_library(self) -> bool:
+        return True
+
+    def inventory(self) -> Inventory:
+        return self._inventory
+
+
+# --- 1: the effective configuration -----------------------------------------------------------------------------------
+
+OPERATOR = {
+    "PASS_DEVICE_SPECS": "true",
+    "FAIL_ON_INIT_ERROR": "true",
+    "DEVICE_LIST_STRATEGY": "envvar",
+    "DEVICE_ID_STRATEGY": "uuid",
+    "NVIDIA_VISIBLE_DEVICES": "all",
+    "NVIDIA_DRIVER_CAPABILITIES": "all",
+    "MPS_ROOT": "/run/nvidia/mps",
+}
+"""Section 14."""
+WITH_CDI = {
+    **OPERATOR,
+    "CDI_ENABLED": "true",
+    "DEVICE_LIST_STRATEGY": "cdi-annotations,cdi-cri",
+    "CDI_ANNOTATION_PREFIX": "cdi.k8s.io/",
+    "NVIDIA_CDI_HOOK_PATH": "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
+    "MIG_STRATEGY": "single",
+    "NVIDIA_MIG_MONITOR_DEVICES": "all",
+}
+
+
+def effective(text: str) -> str:
+    """The configuration that a log holds, as it was written."""
+    lines = [re.sub(r"^I\d{4} [\d:.]+ +\d+ ?", "", line) for line in text.splitlines()]
+    first = lines.index("Running with config:") + 1
+    last = lines.index("}", first)
+    return "\n".join(lines[first : last + 1])
+
+
+@pytest.mark.parametrize(
+    ("release", "policy"), [(OLD, ""), (NEW, ',\n      "sharedDevicesAllocationPolicy": "distributed"')]
+)
+def test_1_and_14_effective_configuration_of_the_plugin_with_cdi(tmp_path: Path, release: Release, policy: str) -> None:
+    process = FakeProcess(tmp_path, ["nvidia-device-plugin"], WITH_CDI, release=release)
+    config = configs.load_plugin(process)
+    assert (
+        config.effective(resources.patterns(config.mig_strategy, Inventory("", 0)))
+        == """\
+{
+  "version": "v1",
+  "flags": {
+    "migStrategy": "single",
+    "failOnInitError": true,
+    "mpsRoot": "/run/nvidia/mps",
+    "nvidiaDriverRoot": "/",
+    "nvidiaDevRoot": "/",
+    "gdrcopyEnabled": false,
+    "gdsEnabled": false,
+    "mofedEnabled": false,
+    "useNodeFeatureAPI": null,
+    "deviceDiscoveryStrategy": "auto",
+    "plugin": {
+      "passDeviceSpecs": true,
+      "deviceListStrategy": [
+        "cdi-annotations",
+        "cdi-cri"
+      ],
+      "deviceIDStrategy": "uuid",
+      "cdiAnnotationPrefix": "cdi.k8s.io/",
+      "nvidiaCTKPath": "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
+      "containerDriverRoot": "/driver-root\""""
+        + policy
+        + """
+    }
+  },
+  "resources": {
+    "gpus": [
+      {
+        "pattern": "*",
+        "name": "nvidia.com/gpu"
+      }
+    ],
+    "mig": [
+      {
+        "pattern": "*",
+        "name": "nvidia.com/gpu"
+      }
+    ]
+  },
+  "sharing": {
+    "timeSlicing": {}
+  },
+  "imex": {}
+}"""
+    )
+
+
+@BOTH
+def test_1_and_14_effective_configuration_of_gfd(tmp_path: Path, release: Release) -> None:
+    env = {
+        "GFD_SLEEP_INTERVAL": "90s",
+        "GFD_FAIL_ON_INIT_ERROR": "true",
+        "NAMESPACE": "gpu-operator",
+        "NODE_NAME": "n",
+        "POD_NAME": "p",
+        "GFD_MIG_STRATEGY": "none",
+        "MIG_STRATEGY": "single",
+    }
+    process = FakeProcess(tmp_path, ["gpu-feature-discovery"], env, release=release)
+    config = configs.load_gfd(process)
+    assert (
+        config.effective(resources.patterns(configs.MigStrategy.NONE, Inventory("", 0)))
+        == """\
+{
+  "version": "v1",
+  "flags": {
+    "migStrategy": "none",
+    "failOnInitError": true,
+    "gdrcopyEnabled": null,
+    "gdsEnabled": null,
+    "mofedEnabled": null,
+    "useNodeFeatureAPI": true,
+    "deviceDiscoveryStrategy": "auto",
+    "plugin": {
+      "containerDriverRoot": "/driver-root"
+    },
+    "gfd": {
+      "oneshot": false,
+      "noTimestamp": false,
+      "sleepInterval": "1m30s",
+      "outputFile": "/etc/kubernetes/node-feature-discovery/features.d/gfd",
+      "machineTypeFile": "/sys/class/dmi/id/product_name"
+    }
+  },
+  "resources": {
+    "gpus": [
+      {
+        "pattern": "*",
+        "name": "nvidia.com/gpu"
+      }
+    ]
+  },
+  "sharing": {
+    "timeSlicing": {}
+  },
+  "imex": {}
+}"""
+    )
+
+
+# --- 8: all labels of whole nodes -------------------------------------------------------------------------------------
+
+
+def gpu(index: int, name: str, memory_mib: int, compute: tuple[int, int], *mig: MigDevice, **more: Any) -> Gpu:
+    values: dict[str, Any] = {
+        "index": index,
+        "uuid": f"GPU-0000000{index}-0000-4000-8000-000000000000",
+        "minor": index,
+        "name": name,
+        "bus_id": f"00000000:0{index}:00.0",
+        "memory_bytes": (memory_mib << 20) + 4711,
+        "compute": compute,
+        "mig_devices": mig,
+    }
+    return Gpu(**{**values, **more})
+
+
+def part(slot: int, profile: Profile, memory_mib: int, *engines: int) -> MigDevice:
+    """A MIG device; engines are multiprocessors, GPU and compute slices, then copy, decoder, encoder, JPEG, OFA."""
+    fields = (
+        *("multiprocessors", "gi_slices", "ci_slices"),
+        *("copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines"),
+    )
+    return MigDevice(
+        slot=slot,
+        uuid=f"MIG-0000000{slot}-0000-4000-8000-000000000000",
+        gi=slot + 7,
+        ci=0,
+        profile=profile,
+        memory_mib=memory_mib,
+        **dict(zip(fields, engines, strict=True)),
+    )
+
+
+SMALL = (Profile(1, 1, 5), 4864, 14, 1, 1, 1, 0, 0, 0, 0)
+HALF = (Profile(3, 3, 20), 19968, 42, 3, 3, 3, 2, 0, 0, 0)
+THIRD = (Profile(1, 3, 20), 19968, 14, 3, 1, 3, 2, 0, 0, 0)
+H100 = [gpu(index, "NVIDIA H100 80GB HBM3", 81559, (9, 0), mig=False) for index in range(2)]
+MIXED = [
+    gpu(0, "NVIDIA A100-SXM4-40GB", 40960, (8, 0), mig=False),
+    gpu(1, "NVIDIA A100-SXM4-40GB", 40960, (8, 0), part(0, *SMALL), part(1, *SMALL), part(2, *THIRD), mig=True),
+    gpu(2, "NVIDIA A100-SXM4-40GB", 40960, (8, 0), mig=True),
+]
+UNIFORM = [
+    gpu(index, "NVIDIA A100-SXM4-40GB", 40960, (8, 0), part(0, *HALF), part(1, *HALF), mig=True) for index in range(2)
+]
+
+SLICED = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}"
+RENAMED = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 4}]}}"
+PARTS_SLICED = "sharing: {timeSlicing: {resources: [{name: nvidia.com/mig-1g.5gb, replicas: 3}]}}"
+MPS = "sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 10}]}}"
+
+COMMON = {
+    "nvidia.com/gpu.machine": "Standard-PC-Q35-ICH9-2009",
+    "nvidia.com/cuda.driver-version.major": "580",
+    "nvidia.com/cuda.driver-version.minor": "65",
+    "nvidia.com/cuda.driver-version.revision": "06",
+    "nvidia.com/cuda.driver-version.full": "580.65.06",
+    "nvidia.com/cuda.driver.major": "580",
+    "nvidia.com/cuda.driver.minor": "65",
+    "nvidia.com/cuda.driver.rev": "06",
+    "nvidia.com/cuda.runtime-version.major": "13",
+    "nvidia.com/cuda.runtime-version.minor": "0",
+    "nvidia.com/cuda.runtime-version.full": "13.0",
+    "nvidia.com/cuda.runtime.major": "13",
+    "nvidia.com/cuda.runtime.minor": "0",
+    "nvidia.com/mig.capable": "true",
+    "nvidia.com/mps.capable": "false",
+    "nvidia.com/gpu.mode": "compute",
+    "nvidia.com/vgpu.present": "false",
+}
+OF_H100 = {
+    "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+    "nvidia.com/gpu.count": "2",
+    "nvidia.com/gpu.replicas": "1",
+    "nvidia.com/gpu.sharing-strategy": "none",
+    "nvidia.com/gpu.memory": "81559",
+    "nvidia.com/gpu.family": "hopper",
+    "nvidia.com/gpu.compute.major": "9",
+    "nvidia.com/gpu.compute.minor": "0",
+}
+OF_A100 = {
+    "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB",
+    "nvidia.com/gpu.count": "3",
+    "nvidia.com/gpu.replicas": "1",
+    "nvidia.com/gpu.sharing-strategy": "none",
+    "nvidia.com/gpu.memory": "40960",
+    "nvidia.com/gpu.family": "ampere",
+    "nvidia.com/gpu.compute.major": "8",
+    "nvidia.com/gpu.compute.minor": "0",
+}
+OF_PARTS = {
+    "nvidia.com/mig.strategy": "mixed",
+    "nvidia.com/mig-1g.5gb.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb",
+    "nvidia.com/mig-1g.5gb.count": "2",
+    "nvidia.com/mig-1g.5gb.replicas": "1",
+    "nvidia.com/mig-1g.5gb.sharing-strategy": "none",
+    "nvidia.com/mig-1g.5gb.memory": "4864",
+    "nvidia.com/mig-1g.5gb.multiprocessors": "14",
+    "nvidia.com/mig-1g.5gb.slices.gi": "1",
+    "nvidia.com/mig-1g.5gb.slices.ci": "1",
+    "nvidia.com/mig-1g.5gb.engines.copy": "1",
+    "nvidia.com/mig-1g.5gb.engines.decoder": "0",
+    "nvidia.com/mig-1g.5gb.engines.encoder": "0",
+    "nvidia.com/mig-1g.5gb.engines.jpeg": "0",
+    "nvidia.com/mig-1g.5gb.engines.ofa": "0",
+    "nvidia.com/mig-1c.3g.20gb.product": "NVIDIA-A100-SXM4-40GB-MIG-1c.3g.20gb",
+    "nvidia.com/mig-1c.3g.20gb.count": "1",
+    "nvidia.com/mig-1c.3g.20gb.replicas": "1",
+    "nvidia.com/mig-1c.3g.20gb.sharing-strategy": "none",
+    "nvidia.com/mig-1c.3g.20gb.memory": "19968",
+    "nvidia.com/mig-1c.3g.20gb.multiprocessors": "14",
+    "nvidia.com/mig-1c.3g.20gb.slices.gi": "3",
+    "nvidia.com/mig-1c.3g.20gb.slices.ci": "1",
+    "nvidia.com/mig-1c.3g.20gb.engines.copy": "3",
+    "nvidia.com/mig-1c.3g.20gb.engines.decoder": "2",
+    "nvidia.com/mig-1c.3g.20gb.engines.encoder": "0",
+    "nvidia.com/mig-1c.3g.20gb.engines.jpeg": "0",
+    "nvidia.com/mig-1c.3g.20gb.engines.ofa": "0",
+}
+OF_UNIFORM = {
+    **OF_A100,
+    "nvidia.com/mig.strategy": "single",
+    "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb",
+    "nvidia.com/gpu.count": "4",
+    "nvidia.com/gpu.memory": "19968",
+    "nvidia.com/gpu.multiprocessors": "42",
+    "nvidia.com/gpu.slices.gi": "3",
+    "nvidia.com/gpu.slices.ci": "3",
+    "nvidia.com/gpu.engines.copy": "3",
+    "nvidia.com/gpu.engines.decoder": "2",
+    "nvidia.com/gpu.engines.encoder": "0",
+    "nvidia.com/gpu.engines.jpeg": "0",
+    "nvidia.com/gpu.engines.ofa": "0",
+}
+INVALID = {
+    **OF_A100,
+    "nvidia.com/mig.strategy": "single",
+    "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-INVALID",
+    "nvidia.com/gpu.count": "0",
+    "nvidia.com/gpu.replicas": "0",
+    "nvidia.com/gpu.memory": "0",
+    "nvidia.com/gpu.sharing-strategy": "",
+}
+NODES: dict[str, tuple[list[Gpu], str, str, dict[str, str]]] = {
+    "whole GPUs": (H100, "none", "", OF_H100),
+    "whole GPUs, single": (H100, "single", "", {**OF_H100, "nvidia.com/mig.strategy": "single"}),
+    "whole GPUs, mixed": (H100, "mixed", "", {**OF_H100, "nvidia.com/mig.strategy": "mixed"}),
+    "time-sliced": (
+        H100,
+        "none",
+        SLICED,
+        {
+            **OF_H100,
+            "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED",
+            "nvidia.com/gpu.replicas": "4",
+            "nvidia.com/gpu.sharing-strategy": "time-slicing",
+        },
+    ),
+    "time-sliced and renamed": (
+        H100,
+        "none",
+        RENAMED,
+        {**OF_H100, "nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing"},
+    ),
+    "shared by MPS": (
+        H100,
+        "none",
+        MPS,
+        {
+            **OF_H100,
+            "nvidia.com/mps.capable": "true",
+            "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-SHARED",
+            "nvidia.com/gpu.replicas": "10",
+            "nvidia.com/gpu.sharing-strategy": "mps",
+        },
+    ),
+    "MIG and not, none": (MIXED, "none", "", OF_A100),
+    "MIG and not, mixed": (MIXED, "mixed", "", {**OF_A100, **OF_PARTS}),
+    "MIG and not, mixed, parts time-sliced": (
+        MIXED,
+        "mixed",
+        PARTS_SLICED,
+        {
+            **OF_A100,
+            **OF_PARTS,
+            "nvidia.com/mig-1g.5gb.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED",
+            "nvidia.com/mig-1g.5gb.replicas": "3",
+            "nvidia.com/mig-1g.5gb.sharing-strategy": "time-slicing",
+        },
+    ),
+    "MIG and not, single": (MIXED, "single", "", INVALID),
+    "MIG throughout, none, time-sliced": (
+        UNIFORM,
+        "none",
+        SLICED,
+        {**OF_A100, "nvidia.com/gpu.count": "2", "nvidia.com/gpu.replicas": "0"},
+    ),
+    "MIG throughout, single": (UNIFORM, "single", "", OF_UNIFORM),
+    "MIG throughout, single, time-sliced": (
+        UNIFORM,
+        "single",
+        SLICED,
+        {
+            **OF_UNIFORM,
+            "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-3g.20gb-SHARED",
+            "nvidia.com/gpu.replicas": "4",
+            "nvidia.com/gpu.sharing-strategy": "time-slicing",
+        },
+    ),
+}
+FILE = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
+
+
+async def labelled(folder: Path, release: Release, inventory: Inventory, strategy: str, config: str = "") -> bytes:
+    """What gpu-feature-discovery writes into its file in one pass."""
+    env = {"GFD_NO_TIMESTAMP": "true", "GFD_USE_NODE_FEATURE_API": "false", "GFD_MIG_STRATEGY": strategy}
+    argv = ["gpu-feature-discovery", "--oneshot", *(["--config-file=/config/c.yaml"] if config else [])]
+    process = FakeProcess(folder, argv, env, source=Driver(inventory), release=release)
+    process.write("/config/c.yaml", config)
+    process.write_kernel("/sys/class/dmi/id/product_name", "Standard PC (Q35 + ICH9, 2009)\n")
+    process.write_kernel("/sys/bus/pci/devices/0000:7f:00.0/vendor", "0x8086\n")
+    for each in inventory.gpus:
+        process.write_kernel(f"{each.sysfs}/class", "0x030200\n")
+        process.write_kernel(f"{each.sysfs}/vendor", "0x10de\n")
+        process.write_kernel(f"{each.sysfs}/config", b"\xde\x10" + bytes(254))
+    assert await features.run(process) == 0, process.stderr
+    file: Path = process.path(FILE)
+    assert file.stat().st_mode & 0o777 == 0o644
+    return file.read_bytes()
+
+
+@BOTH
+@pytest.mark.parametrize("node", NODES)
+async def test_8_all_labels_of_a_node(tmp_path: Path, release: Release, node: str) -> None:
+    gpus, strategy, config, expected = NODES[node]
+    written = await labelled(tmp_path, release, Inventory("580.65.06", 13000, tuple(gpus)), strategy, config)
+    assert dict(line.split("=", 1) for line in written.decode().splitlines()) == {**COMMON, **expected}
+
+
+@pytest.mark.parametrize(("release", "family"), [(OLD, "undefined"), (NEW, "rubin")])
+async def test_8_and_13_the_whole_file_of_a_rubin_node_in_a_fabric(
+    tmp_path: Path, release: Release, family: str
+) -> None:
+    fabric = Fabric("4f8e7a52-0c0e-4d5f-9b1e-0a1b2c3d4e5f", 32766, completed=True, succeeded=True)
+    gpus = tuple(gpu(index, "NVIDIA VR200", 0, (13, 0), mig=None, memory_bytes=0, fabric=fabric) for index in range(2))
+    written = await labelled(tmp_path, release, Inventory("600.01", 14020, gpus), "none")
+    assert (
+        written.decode()
+        == f"""\
+nvidia.com/cuda.driver-version.full=600.01
+nvidia.com/cuda.driver-version.major=600
+nvidia.com/cuda.driver-version.minor=01
+nvidia.com/cuda.driver-version.revision=
+nvidia.com/cuda.driver.major=600
+nvidia.com/cuda.driver.minor=01
+nvidia.com/cuda.driver.rev=
+nvidia.com/cuda.runtime-version.full=14.2
+nvidia.com/cuda.runtime-version.major=14
+nvidia.com/cuda.runtime-version.minor=2
+nvidia.com/cuda.runtime.major=14
+nvidia.com/cuda.runtime.minor=2
+nvidia.com/gpu.clique=4f8e7a52-0c0e-4d5f-9b1e-0a1b2c3d4e5f.32766
+nvidia.com/gpu.compute.major=13
+nvidia.com/gpu.compute.minor=0
+nvidia.com/gpu.count=2
+nvidia.com/gpu.family={family}
+nvidia.com/gpu.machine=Standard-PC-Q35-ICH9-2009
+nvidia.com/gpu.mode=compute
+nvidia.com/gpu.product=NVIDIA-VR200
+nvidia.com/gpu.replicas=1
+nvidia.com/gpu.sharing-strategy=none
+nvidia.com/mig.capable=false
+nvidia.com/mps.capable=false
+nvidia.com/vgpu.present=false
+"""
+    )
+
+
+# --- 4.4: all combinations of device list strategies ------------------------------------------------------------------
+
+VOLUMES = "/var/run/nvidia-container-devices"
+A, B = "GPU-aaaaaaaa-0000-4000-8000-000000000000", "GPU-bbbbbbbb-0000-4000-8000-000000000000"
+CDI_NAMES = [
+    f"k8s.device-plugin.nvidia.com/gpu={B}",
+    f"k8s.device-plugin.nvidia.com/gpu={A}",
+    "k8s.device-plugin.nvidia.com/imex-channel=0",
+    "k8s.device-plugin.nvidia.com/gdrcopy=all",
+]
+ALWAYS = {"NVIDIA_GDRCOPY": "enabled", "CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu/pipe"}
+MPS_MOUNTS = [
+    ("/run/nvidia/mps/nvidia.com/gpu/pipe", "/mps/nvidia.com/gpu/pipe", False),
+    ("/run/nvidia/mps/shm", "/dev/shm", False),
+]
+NODES_OF_GPUS = [
+    ("/run/nvidia/driver/dev/nvidiactl", "/dev/nvidiactl", "rw"),
+    ("/run/nvidia/driver/dev/nvidia-uvm", "/dev/nvidia-uvm", "rw"),
+    ("/run/nvidia/driver/dev/nvidia7", "/dev/nvidia7", "rw"),
+    ("/run/nvidia/driver/dev/nvidia2", "/dev/nvidia2", "rw"),
+    (
+        "/run/nvidia/driver/dev/nvidia-caps-imex-channels/channel0",
+        "/dev/nvidia-caps-imex-channels/channel0",
+        "rw",
+    ),
+]
+BY_ENV = {"NVIDIA_VISIBLE_DEVICES": f"{B},{A}", "NVIDIA_IMEX_CHANNELS": "0"}
+BY_VOLUMES = {"NVIDIA_VISIBLE_DEVICES": VOLUMES}
+VOLUME_MOUNTS = [
+    ("/dev/null", f"{VOLUMES}/{B}", False),
+    ("/dev/null", f"{VOLUMES}/{A}", False),
+    ("/dev/null", f"{VOLUMES}/imex/0", False),
+]
+ENV, VOL, ANN, CRI = "envvar", "volume-mounts", "cdi-annotations", "cdi-cri"
+COMBINATIONS: list[tuple[tuple[str, ...], dict[str, str], bool, bool, bool, bool]] = [
+    # strategies, variables, mounts of volumes, device nodes, annotation, field of the CRI
+    ((ENV,), BY_ENV, False, True, False, False),
+    ((VOL,), BY_VOLUMES, True, True, False, False),
+    ((ANN,), {}, False, False, True, False),
+    ((CRI,), {}, False, False, False, True),
+    ((ENV, VOL), {**BY_ENV, **BY_VOLUMES}, True, True, False, False),
+    ((ENV, ANN), BY_ENV, False, True, True, False),
+    ((ENV, CRI), BY_ENV, False, True, False, True),
+    ((VOL, ANN), BY_VOLUMES, True, True, True, False),
+    ((VOL, CRI), BY_VOLUMES, True, True, False, True),
+    ((ANN, CRI), {}, False, False, True, True),
+    ((ENV, VOL, ANN), {**BY_ENV, **BY_VOLUMES}, True, True, True, False),
+    ((ENV, VOL, CRI), {**BY_ENV, **BY_VOLUMES}, True, True, False, True),
+    ((ENV, ANN, CRI), BY_ENV, False, True, True, True),
+    ((VOL, ANN, CRI), BY_VOLUMES, True, True, True, True),
+    ((ENV, VOL, ANN, CRI), {**BY_ENV, **BY_VOLUMES}, True, True, True, True),
+]
+
+
+@BOTH
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("strategies", "env", "volumes", "nodes", "annotation", "cri"), COMBINATIONS)
+def test_4_4_every_combination_of_strategies_with_all_that_can_be_added(
+    tmp_path: Path,
+    release: Release,
+    turned: bool,
+    strategies: tuple[str, ...],
+    env: dict[str, str],
+    volumes: bool,
+    nodes: bool,
+    annotation: bool,
+    cri: bool,
+) -> None:
+    """Two replicas of one GPU and one of another, shared by MPS, with IMEX, GDRCopy and device nodes."""
+    variables = {
+        **OPERATOR,
+        "DEVICE_LIST_STRATEGY": ",".join(reversed(strategies) if turned else strategies),
+        "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver",
+        "GDRCOPY_ENABLED": "true",
+        "IMEX_CHANNEL_IDS": "0",
+    }
+    config = configs.load_plugin(FakeProcess(tmp_path, ["nvidia-device-plugin"], variables, release=release))
+    devices = tuple(
+        resources.PhysicalDevice(id=uuid, index=index, paths=(path,))
+        for uuid, index, path in ((A, "0", "/dev/nvidia2"), (B, "1", "/dev/nvidia7"))
+    )
+    offer = resources.Offer(
+        resource="nvidia.com/gpu",
+        base="nvidia.com/gpu",
+        devices=devices,
+        replicas=3,
+        strategy=SharingStrategy.MPS,
+    )
+    there = {"/dev/nvidia-uvm", "/dev/nvidiactl"}.__contains__
+    answer = Answers(offer, config, Extras((0,), ("gdrcopy",)), there).allocate([f"{B}::2", f"{A}::0", f"{B}::0"])
+    assert dict(answer.envs) == {**ALWAYS, **env}
+    mounts = [(each.host_path, each.container_path, each.read_only) for each in answer.mounts]
+    assert sorted(mounts) == sorted([*MPS_MOUNTS, *(VOLUME_MOUNTS if volumes else ())])
+    specs = [(each.host_path, each.container_path, each.permissions) for each in answer.devices]
+    assert specs == (NODES_OF_GPUS if nodes else [])
+    assert list(answer.annotations.values()) == ([",".join(CDI_NAMES)] if annotation else [])
+    assert all(re.fullmatch(ANNOTATION, key) for key in answer.annotations)
+    assert [each.name for each in answer.cdi_devices] == (CDI_NAMES if cri else [])
+
+
+ANNOTATION = r"cdi\.k8s\.io/nvidia-device-plugin_[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+
+
+# --- once found wrong -------------------------------------------------------------------------------------------------
+
+
+class Missing(Driver):
+    """No driver is there, or it is there and says nothing."""
+
+    def __init__(self, silent: bool) -> None:
+        super().__init__(Inventory("", 0))
+        self._silent = silent
+
+    def open(self) -> None:
+        if not self._silent:
+            raise DriverNotLoaded("initialising NVML: ERROR_DRIVER_NOT_LOADED", 9)
+
+    def inventory(self) -> Inventory:
+        raise DeviceError("counting the GPUs: ERROR_UNKNOWN", 999)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("program", [plugin.run, mps.run])
+async def test_1_the_configuration_is_logged_at_each_start_also_without_a_driver(
+    tmp_path: Path, program: NodeProgram, silent: bool
+) -> None:
+    process = FakeProcess(tmp_path, env={**OPERATOR, "CONFIG_FILE": "/c.yaml"}, source=Missing(silent))
+    process.write("/c.yaml", MPS)
+    process.path("/var/lib/kubelet/device-plugins").mkdir(parents=True)
+    assert await program(process) == 1
+    shown = json.loads(effective(process.stderr))
+    assert shown["flags"]["migStrategy"] == "none"
+    assert shown["resources"] == {"gpus": [{"pattern": "*", "name": "nvidia.com/gpu"}]}
+    assert process.stderr.splitlines()[-1].startswith("E")
+
+
+@pytest.mark.parametrize(
+    ("below", "host"),
+    [
+        ("/driver-root", {"hostPath": "/run/nvidia/driver/dev/nvidia-caps-imex-channels/channel0"}),
+        ("", {}),
+    ],
+)
+def test_4_5_and_4_6_an_imex_channel_is_named_where_the_host_has_it(
+    tmp_path: Path, below: str, host: dict[str, str]
+) -> None:
+    """Only what is below the container's dev root is rewritten; a channel at its plain path is the host's."""
+    channel = "/dev/nvidia-caps-imex-channels/channel0"
+    env = {"DEVICE_LIST_STRATEGY": "cdi-cri", "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver", "IMEX_CHANNEL_IDS": "0"}
+    process = FakeProcess(tmp_path, env=env)
+    process.path("/driver-root/dev").mkdir(parents=True)
+    process.write(f"{below}{channel}", "")
+    config = configs.load_plugin(process)
+    roots = cdispec.Roots.of(config, process)
+    channels = imex.available(process, config.imex_channels, roots.dev, required=True, any_kind=True)
+    finder = cdispec.Finder(process, roots, cdispec.describe_node(False), any_kind=True)
+    (spec,) = cdispec.specs(config, [], channels, "580.65.06", finder, process.kernel, process.log)
+    assert json.loads(cdi.encode(spec)) == {
+        "cdiVersion": "0.5.0",
+        "kind": "k8s.device-plugin.nvidia.com/imex-channel",
+        "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": channel, **host}]}}],
+    }
