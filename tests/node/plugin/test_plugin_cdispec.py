@@ -184,9 +184,10 @@ def test_null_devices(world: World) -> None:
 
 
 def test_imex_channels(world: World) -> None:
+    path = "/dev/nvidia-caps-imex-channels/channel0"
+    world.add(path, root="")
     spec = world.specs([], (0,), NVIDIA_DEV_ROOT="/run/d")["imex-channel"]
     assert spec["kind"] == "k8s.device-plugin.nvidia.com/imex-channel"
-    path = "/dev/nvidia-caps-imex-channels/channel0"
     assert {name: nodes(edits) for name, edits in edits_of(spec).items()} == {"0": [(path, f"/run/d{path}")]}
 
 
