@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol, Self
 
 from ..cluster.config import Config
-from ..node.hostroot import HostRoot
+from ..node.hostroot import HostRoot, write_atomic
 from .clock import LabClock
 from .host import Gpu, SimulatedHost
 from .resources import Resource
@@ -90,6 +90,10 @@ class Signalled(Protocol):
 
     def deliver(self, number: int) -> None:
         """Send it a signal."""
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
 
 
 class CommandNotFoundError(LookupError):
@@ -207,36 +211,40 @@ class Container:
         Links lead where they lead in the container. Only those below a mount of the whole host stay in it, as for a
         program that changes its root to there.
         """
-        done, links = PurePosixPath("/"), 0
-        waiting = list(PurePosixPath("/" + path.lstrip("/")).parts[1:])
+        done, links = "", 0
+        waiting = _parts(path)
         while waiting:
             part = waiting.pop(0)
             if part == "..":
-                done = done.parent
+                done = done.rpartition("/")[0]
                 continue
-            mount, inside = self._mounted(done / part)
+            here = f"{done}/{part}"
+            mount, inside = self._mounted(here)
             if mount.inside == "/" and mount.root.base == self.host.root.base:
-                return mount.root.path(str(PurePosixPath(inside, *waiting)))
+                return mount.root.path("/".join((inside, *waiting)))
             real = mount.root.path(inside, follow=False)
-            if str(done / part) == mount.at or not real.is_symlink():
-                done /= part
+            if here == mount.at.rstrip("/") or not real.is_symlink():
+                done = here
                 continue
             links += 1
             if links > _MAX_LINKS:
                 raise OSError(errno.ELOOP, "too many levels of symbolic links", path)
-            target = PurePosixPath(real.readlink())
-            done = PurePosixPath("/") if target.is_absolute() else done
-            waiting = [each for each in target.parts if each != "/"] + waiting
+            target = str(real.readlink())
+            done = "" if target.startswith("/") else done
+            waiting = _parts(target) + waiting
         mount, inside = self._mounted(done)
         return mount.root.path(inside)
 
-    def _mounted(self, path: PurePosixPath) -> tuple[Mount, str]:
-        """What a path of the container lies in, and its path there."""
-        best = Mount("/", self.rootfs, "")
+    def _mounted(self, path: str) -> tuple[Mount, str]:
+        """What a path of the container lies in, and its path there; paths are texts, as this is asked all the time."""
+        best, length = None, -1
         for mount in self.mounts:
-            if path.is_relative_to(mount.at) and len(mount.at) >= len(best.at):
-                best = mount
-        return best, f"{best.inside}/{path.relative_to(best.at)}"
+            at = mount.at.rstrip("/")
+            if len(at) >= length and (path == at or path.startswith(at + "/")):
+                best, length = mount, len(at)
+        if best is None:
+            return Mount("/", self.rootfs, ""), path
+        return best, f"{best.inside}{path[length:]}"
 
     def names_in(self, folder: str) -> list[str]:
         """Names a program finds in a container folder, mount points included."""
@@ -338,7 +346,7 @@ class ContainerContext:
         """Write a file in one step, making missing folders."""
         target = self.path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        HostRoot(target.parent).write_atomic(target.name, text, mode=mode)
+        write_atomic(target, text, mode=mode, durable=False)
 
     def remove(self, path: str) -> None:
         """Remove a file if it is there."""

@@ -20,10 +20,14 @@ class HostPathError(OSError):
 
 
 class HostRoot:
-    """The file system of a host, seen from below `base`."""
+    """The file system of a host, seen from below `base`.
 
-    def __init__(self, base: Path | str) -> None:
+    What is written is flushed to disk, unless it need not survive a crash of this machine (`durable`).
+    """
+
+    def __init__(self, base: Path | str, *, durable: bool = True) -> None:
         self.base = Path(os.path.realpath(base))
+        self.durable = durable
 
     def __repr__(self) -> str:
         return f"HostRoot({str(self.base)!r})"
@@ -83,7 +87,7 @@ class HostRoot:
         """Replace a file in one step: write beside it, flush to disk, rename. Missing folders are made (0755)."""
         real = self.path(host_path)
         real.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(real, text, mode=mode)
+        write_atomic(real, text, mode=mode, durable=self.durable)
         return real
 
     def mkdir(self, host_path: str, *, mode: int = 0o755) -> Path:
@@ -131,15 +135,19 @@ class HostRoot:
                 yield from self._glob(f"{folder.rstrip('/')}/{name}", rest)
 
 
-def write_atomic(real: Path, content: str | bytes, *, mode: int = 0o644) -> None:
-    """Replace a file in one step; readers see the old or the new content, never a part. The folder must exist."""
+def write_atomic(real: Path, content: str | bytes, *, mode: int = 0o644, durable: bool = True) -> None:
+    """Replace a file in one step; readers see the old or the new content, never a part. The folder must exist.
+
+    `durable`: it is on the disk before it is there under its name.
+    """
     data = content.encode() if isinstance(content, str) else content
     handle, name = tempfile.mkstemp(prefix=f".{real.name}.", dir=real.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         Path(name).chmod(mode)
         Path(name).replace(real)
     except BaseException:

@@ -42,7 +42,7 @@ class Kubelet:
         self.programs = programs
         folder = workdir / spec.name
         folder.mkdir(parents=True, exist_ok=True)
-        self.host = SimulatedHost(HostRoot(folder), spec)
+        self.host = SimulatedHost(HostRoot(folder, durable=False), spec)
         self.runtime = ContainerRuntime(clock)
         self.events = EventSink(api, clock, spec.name)
         self.agent = NodeAgent(api, clock, self.host)
