@@ -289,3 +289,8 @@ def _matters(key: str) -> bool:
 def parse_time(text: str | None) -> datetime.datetime | None:
     """An API timestamp (RFC 3339) as an aware datetime; None for None or empty text."""
     return msgspec.convert(text, datetime.datetime) if text else None
+
+
+def earlier(one: str, other: str) -> bool:
+    """Whether a resourceVersion of an object is earlier than another; they are numbers in all API servers there are."""
+    return one.isdecimal() and other.isdecimal() and int(one) < int(other)

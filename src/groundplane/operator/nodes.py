@@ -20,7 +20,7 @@ from ..cluster.client import Client, PatchType
 from ..cluster.errors import ClusterError, NotFound
 from ..cluster.informer import Change, Informer
 from ..cluster.queue import Controller, Requeue
-from ..cluster.views import NodeMetaView, NodeView
+from ..cluster.views import NodeMetaView, NodeView, earlier
 from . import denials as places
 from . import labels, triggers
 from .clock import Clock
@@ -104,11 +104,9 @@ def _same_version(one: NodeView, other: NodeView) -> bool:
 
 
 def _older(one: NodeView, other: NodeView) -> bool:
-    """Whether ``one`` is an earlier version of the node. Versions are numbers in every API server there is."""
-    if one.metadata.uid != other.metadata.uid:
-        return False
-    a, b = one.metadata.resourceVersion, other.metadata.resourceVersion
-    return a.isdecimal() and b.isdecimal() and int(a) < int(b)
+    """Whether ``one`` is an earlier version of the same node."""
+    a, b = one.metadata, other.metadata
+    return a.uid == b.uid and earlier(a.resourceVersion, b.resourceVersion)
 
 
 PROBE_S: Final = 2.0

@@ -23,6 +23,7 @@ from ..cluster.events import EventRecorder
 from ..cluster.informer import Change
 from ..cluster.permissions import Denied
 from ..cluster.queue import Controller, Requeue
+from ..cluster.views import earlier
 from ..operands.facts import ClusterFacts
 from . import causes, denials, election, labels, lookout, metrics, openshift, status, takeover
 from .caches import Caches, Trouble
@@ -654,9 +655,8 @@ class Policies:
 
 def _older(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether ``one`` is an earlier version of the same object than ``other``."""
-    a, b = (str(each["metadata"].get("resourceVersion", "")) for each in (one, other))
-    same = one["metadata"].get("uid") == other["metadata"].get("uid")
-    return same and a.isdecimal() and b.isdecimal() and int(a) < int(b)
+    a, b = one["metadata"], other["metadata"]
+    return a.get("uid") == b.get("uid") and earlier(a.get("resourceVersion", ""), b.get("resourceVersion", ""))
 
 
 def stored_status(document: Mapping[str, Any]) -> ClusterPolicyStatus:
