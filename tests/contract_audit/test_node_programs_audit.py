@@ -1,7 +1,9 @@
 """Node programs against contracts/device-plugin-gfd.md: whole transcripts, written by hand from the contract alone."""
 
+import asyncio
 import json
 import re
+import signal
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +15,7 @@ from groundplane.api.release import Release
 from groundplane.node import config as configs
 from groundplane.node import resources
 from groundplane.node.cdi import model as cdi
+from groundplane.node.configmanager import main as configmanager
 from groundplane.node.devices.model import Fabric, Gpu, Inventory, MigDevice, Profile
 from groundplane.node.devices.source import DeviceError, DriverNotLoaded
 from groundplane.node.features import main as features
@@ -634,3 +637,35 @@ def test_4_5_and_4_6_an_imex_channel_is_named_where_the_host_has_it(
         "kind": "k8s.device-plugin.nvidia.com/imex-channel",
         "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": channel, **host}]}}],
     }
+
+
+class MuteServer:
+    """An API server that takes connections and says nothing."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    async def get(self, *_: object, **__: object) -> Any:
+        self.asked.set()
+        await asyncio.Event().wait()
+
+
+async def test_7_an_init_container_that_waits_for_the_api_server_ends_when_asked_and_has_not_succeeded(
+    tmp_path: Path,
+) -> None:
+    server = MuteServer()
+    env = {"ONESHOT": "true", "SIGNAL": "", "NODE_NAME": "n", "CONFIG_FILE_SRCDIR": "/c", "CONFIG_FILE_DST": "/d/c"}
+    process = FakeProcess(tmp_path, ["config-manager"], env, make_client=lambda: server)
+    process.write("/c/a", "version: v1")
+    running = asyncio.create_task(configmanager.run(process))
+    await server.asked.wait()
+    process.send(signal.SIGTERM)
+    assert await asyncio.wait_for(running, 20) == 1
+    assert not process.path("/d/c").exists()

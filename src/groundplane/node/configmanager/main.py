@@ -54,11 +54,9 @@ async def run(process: Process) -> int:
         wanted = settings.load(process)
         async with process.client(wanted.kubeconfig) as client:
             manager = _Manager(process, wanted)
-            if wanted.oneshot:
-                manager.apply(await _label(client, wanted))
-            else:
-                await wait_any(_asked_to_end(process), _follow(process, wanted, client, manager))
-        return 0
+            work = _once(client, wanted, manager) if wanted.oneshot else _follow(process, wanted, client, manager)
+            await wait_any(_asked_to_end(process), work)
+        return 0 if manager.has_chosen or not wanted.oneshot else 1
     except options.Leave as leave:
         return leave.tell(process)
     except (SelectionError, SignalError, ClusterError, OSError) as error:
@@ -70,6 +68,10 @@ async def _asked_to_end(process: Process) -> None:
     while (number := await process.signal()) not in ENDING:
         process.log.info(f"received {number.name if number else 'no signal'}: nothing to do")
     process.log.info(f"received {number.name}: ending")
+
+
+async def _once(client: "Client", wanted: Settings, manager: "_Manager") -> None:
+    manager.apply(await _label(client, wanted))
 
 
 # --- the node's label -------------------------------------------------------------------------------------------------
@@ -153,6 +155,7 @@ class _Manager:
         self._wanted = wanted
         folder, self._name = os.path.split(wanted.destination)
         self._folder = folder or "/"
+        self.has_chosen = False
         self._content: str | None = None
         """Digest of the chosen file's content as the program knows it; None if there was none to read."""
 
@@ -172,6 +175,7 @@ class _Manager:
         else:
             log.info(f"already configured: {wanted.destination} leads to {target}")
         self._content = self._digest()
+        self.has_chosen = True
         if changed and wanted.send_signal:
             self._signal()
 
