@@ -1,7 +1,8 @@
 """YAML as NVIDIA's programs, written in Go, read it: YAML 1.1, turned into what JSON can hold.
 
 So ``yes``, ``on`` and ``y`` are true, as in YAML 1.1, but ``1:0`` (a MIG device) is a text, not sixty, and a date is
-a text, not a moment. Keys are texts. What a document means is left to its readers.
+a text, not a moment. ``3.0`` is the whole number 3, as JSON knows no other. Keys are texts. What a document means is
+left to its readers.
 """
 
 import re
@@ -62,7 +63,7 @@ def loads(text: str) -> Any:
     """The first document of a text, as JSON would hold it; None if it is empty. Raises :class:`DocumentError`."""
     if text.lstrip().startswith("{"):  # JSON may be indented with tabs, which YAML forbids
         try:
-            return msgspec.json.decode(text)
+            return _as_json(msgspec.json.decode(text))
         except msgspec.DecodeError:
             pass  # YAML has braces, too
     try:
@@ -75,11 +76,17 @@ def loads(text: str) -> Any:
         raise DocumentError(str(error)) from error
 
 
+_IN_DIGITS: Final = 1e21
+"""Numbers below are written without an exponent when Go turns them into JSON; then a whole one is an integer."""
+
+
 def _as_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {_key(key): _as_json(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_as_json(item) for item in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < _IN_DIGITS:
+        return int(value)
     return value
 
 

@@ -127,9 +127,10 @@ def patterns(strategy: MigStrategy, inventory: Inventory) -> Resources:
 
 
 def _full_profiles(inventory: Inventory) -> list[Profile]:
-    offered = {profile for gpu in inventory.gpus for profile in gpu.profiles}
-    there = {device.profile for gpu in inventory.gpus for device in gpu.mig_devices}
-    return sorted(profile for profile in offered | there if profile.full)
+    """In the order in which the GPUs offer them, which is that of NVML's numbers."""
+    offered = [profile for gpu in inventory.gpus for profile in gpu.profiles]
+    there = [device.profile for gpu in inventory.gpus for device in gpu.mig_devices]
+    return [profile for profile in dict.fromkeys(offered + there) if profile.full]
 
 
 def offer(base: str, devices: Iterable[PhysicalDevice], sharing: Sharing) -> Offer:

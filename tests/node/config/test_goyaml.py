@@ -53,6 +53,24 @@ def test_documents(text: str, expected: Any) -> None:
     assert goyaml.loads(text) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *(("x: 3.0", 3), ("x: 1e1", 10), ("x: -2.0", -2), ("x: 0.0", 0), ('{"x": 4.0}', 4), ("x: [5.0]", [5])),
+        *(("x: 1e21", 1e21), ("x: 2.5", 2.5), ('{"x": 2.5}', 2.5)),
+    ],
+)
+def test_whole_numbers_are_integers_however_they_are_written(text: str, expected: Any) -> None:
+    found = goyaml.loads(text)["x"]
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize("text", [".inf", "-.inf", ".nan"])
+def test_numbers_that_are_none_stay(text: str) -> None:
+    assert isinstance(goyaml.loads(f"x: {text}")["x"], float)
+
+
 @pytest.mark.parametrize("text", ["a: [", "\tb: 1\n\t c", "a: b: c", "? [1, 2]\n: x", "a: !!python/name:os.system x"])
 def test_no_documents(text: str) -> None:
     with pytest.raises(goyaml.DocumentError):

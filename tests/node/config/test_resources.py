@@ -346,6 +346,12 @@ class TestDefaultResources:
         }
         assert len(found.mig) == 4
 
+    def test_profiles_come_in_the_order_in_which_gpus_offer_them(self) -> None:
+        graphics, own = Profile(1, 1, 24, "-me"), Profile(1, 1, 10)
+        part = mig(0, profile=own)
+        found = self.found(MIXED, gpu(0, profiles=(LARGE, SMALL)), gpu(1, mig=(part,), profiles=(SMALL, graphics)))
+        assert [each.pattern for each in found.mig] == ["3g.20gb", "1g.5gb", "1g.24gb-me", "1g.10gb"]
+
     @pytest.mark.parametrize(
         ("profile", "resource"),
         [
