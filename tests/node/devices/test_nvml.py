@@ -124,6 +124,15 @@ def test_2_10_failing_memory_is_ignored(mocked) -> None:
     assert [(gpu.memory_bytes >> 20, gpu.mig) for gpu in source.inventory().gpus] == [(81559, False), (0, None)]
 
 
+def test_2_10_failing_memory_is_ignored_where_a_gpu_could_be_cut(mocked) -> None:
+    world = mocked([H100, H100])
+    source = world.opened()
+    world.show(gpu_faults={1: {"DeviceGetMemoryInfo": 999}})
+    known, unknown = source.inventory().gpus
+    assert (unknown.memory_bytes, unknown.mig, unknown.profiles) == (0, False, ())
+    assert known.profiles, "what a profile is called follows from the memory"
+
+
 @pytest.mark.parametrize(
     ("function", "code", "name"),
     [

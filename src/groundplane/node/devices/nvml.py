@@ -294,7 +294,7 @@ def _gpu(index: int) -> Gpu | None:
         compute=(major, minor),
         mig=mig,
         mig_devices=tuple(_mig_devices(doing, handle, memory, offered)) if mig else (),
-        profiles=tuple(_full(doing, number, info, memory) for number, info in offered.items()),
+        profiles=tuple(_full(doing, number, info, memory) for number, info in offered.items() if memory),
         fabric=_fabric(doing, handle),
     )
 
