@@ -169,6 +169,9 @@ def _replicated(section: Any, place: str, warnings: list[str]) -> _Replicated | 
     rename = bool(_optional(section, "renameByDefault", place, bool, "true or false"))
     fail = _optional(section, "failRequestsGreaterThanOne", place, bool, "true or false")
     shared = tuple(_shared(item, f"{place}.resources[{number}]", rename, warnings) for number, item in enumerate(items))
+    for number, each in enumerate(shared):
+        if any(each.name == before.name for before in shared[:number]):
+            warnings.append(f"{place}.resources[{number}]: {each.name} is listed before; only its first entry counts")
     return _Replicated(rename, fail, shared)
 
 

@@ -566,6 +566,17 @@ class TestSharing:
         assert found.resources == (Shared("nvidia.com/gpu", "nvidia.com/gpu", 4),)
         assert len(warnings) == 1 and "devices" in warnings[0]
 
+    def test_the_first_entry_of_a_resource_counts(self, load: Load) -> None:
+        items = [
+            {"name": "gpu", "replicas": 3},
+            {"name": "nvidia.com/gpu", "replicas": 5},
+            {"name": "b", "replicas": 2},
+        ]
+        found, warnings = sharing(load, {"timeSlicing": {"resources": items}})
+        assert found.of("nvidia.com/gpu") == Shared("nvidia.com/gpu", "nvidia.com/gpu", 3)
+        text = "sharing.timeSlicing.resources[1]: nvidia.com/gpu is listed before; only its first entry counts"
+        assert warnings == (text,)
+
     @pytest.mark.parametrize("devices", ["all", None])
     def test_all_devices_is_no_warning(self, load: Load, devices: Any) -> None:
         assert sharing(load, {"timeSlicing": entry(devices=devices)})[1] == ()
