@@ -232,16 +232,20 @@ def _kind(mig: MigDevice) -> tuple[Any, ...]:
 
 
 def whole(gpu: Gpu, kernel: HostRoot) -> PhysicalDevice:
-    """A GPU as one device (2.4)."""
-    return PhysicalDevice(
-        id=gpu.uuid, index=str(gpu.index), paths=(gpu.device_node,), numa=numa_node(gpu, kernel), gpu=gpu
-    )
+    """A GPU as one device (2.4). Raises :class:`ResourceError` if its device node is not known."""
+    return PhysicalDevice(id=gpu.uuid, index=str(gpu.index), paths=(_node(gpu),), numa=numa_node(gpu, kernel), gpu=gpu)
+
+
+def _node(gpu: Gpu) -> str:
+    if gpu.minor is None:
+        raise ResourceError(f"device {gpu.index}: the driver knows no minor number of it, which names its device node")
+    return gpu.device_node
 
 
 def part(gpu: Gpu, mig: MigDevice, kernel: HostRoot, minors: Mapping[str, int]) -> PhysicalDevice:
     """A MIG device (2.5). Raises :class:`ResourceError` if the kernel grants no access to it."""
     instance = f"gpu{gpu.minor}/gi{mig.gi}"
-    paths = [gpu.device_node]
+    paths = [_node(gpu)]
     for capability in (f"{instance}/access", f"{instance}/ci{mig.ci}/access"):
         if capability not in minors:
             raise ResourceError(f"MIG device {mig.uuid}: capability {capability} is missing in {MIG_MINORS}")

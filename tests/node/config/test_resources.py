@@ -164,6 +164,14 @@ class TestMigStrategies:
 
 
 class TestDevices:
+    def test_a_gpu_whose_device_node_is_not_known(self, node: Node) -> None:
+        with pytest.raises(ResourceError, match="device 1: the driver knows no minor number of it"):
+            node.offers(NONE, gpu(0), gpu(1, minor=None))
+
+    def test_a_gpu_on_no_bus_is_near_no_memory(self, node: Node) -> None:
+        (offer,) = node.offers(NONE, gpu(0, bus_id=""))
+        assert [device.numa for device in offer.devices] == [None]
+
     def test_whole(self, node: Node) -> None:
         """2.4: the path is by minor number."""
         (found,) = node.offers(NONE, gpu(0))

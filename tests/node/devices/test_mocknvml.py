@@ -1,6 +1,8 @@
 """What the mock library has beyond what groundplane calls, for programs that use it in its older or Go's manner."""
 
+import _ctypes
 import ctypes
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,8 @@ from testing import mocknvml
 
 
 @pytest.fixture
-def library(built_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ctypes.CDLL:
-    """The library on a machine with a GPU that has one MIG device."""
+def library(built_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
+    """The library on a machine with a GPU that has one MIG device. It is unloaded, as others look for another one."""
     entry = GpuEntry("A100-SXM4-40GB", mig=Mig(enabled=True, instances=("1g.5gb",)))
     machine = Machine.create(tmp_path / "devices.yaml", describe("mock", [entry], "580.65.06"))
     mocknvml.write(tmp_path / "nvml.txt", machine.read())
@@ -19,7 +21,8 @@ def library(built_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     loaded = ctypes.CDLL(str(built_library))
     loaded.nvmlDeviceGetMigDeviceHandleByIndex.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p]
     loaded.nvmlDeviceIsMigDeviceHandle.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-    return loaded
+    yield loaded
+    _ctypes.dlclose(loaded._handle)
 
 
 def test_handles_of_mig_devices_are_told_from_those_of_gpus(library: ctypes.CDLL) -> None:

@@ -133,11 +133,18 @@ def test_2_10_failing_memory_is_ignored_where_a_gpu_could_be_cut(mocked) -> None
     assert known.profiles, "what a profile is called follows from the memory"
 
 
+def test_a_gpu_without_device_node_or_bus_as_under_wsl_and_on_a_tegra(mocked) -> None:
+    world = mocked(["L4", "L4"])
+    source = world.opened()
+    world.show(gpu_faults={0: {"DeviceGetMinorNumber": 3, "DeviceGetPciInfo": 3}})
+    assert [(gpu.minor, gpu.bus_id) for gpu in source.inventory().gpus] == [(None, ""), (1, "00000000:18:00.0")]
+
+
 @pytest.mark.parametrize(
     ("function", "code", "name"),
     [
         ("DeviceGetCudaComputeCapability", 999, "ERROR_UNKNOWN"),
-        ("DeviceGetMinorNumber", 3, "ERROR_NOT_SUPPORTED"),
+        ("DeviceGetMinorNumber", 999, "ERROR_UNKNOWN"),
         ("DeviceGetUUID", 15, "ERROR_GPU_IS_LOST"),
         ("DeviceGetName", 999, "ERROR_UNKNOWN"),
         ("DeviceGetPciInfo", 999, "ERROR_UNKNOWN"),

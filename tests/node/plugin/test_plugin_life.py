@@ -383,7 +383,7 @@ async def test_2_mig_without_the_kernels_grant_ends_the_program(node: Any) -> No
     assert "access is missing" in node.process.stderr
 
 
-async def test_one_resource_that_cannot_be_served_stops_the_whole_set(node: Any) -> None:
+async def test_3_one_resource_that_cannot_be_served_starts_the_whole_set_again(node: Any) -> None:
     node.gpus(H100, mig("1g.10gb"))
     node.grant_mig_access()
     await node.kubelet.start()

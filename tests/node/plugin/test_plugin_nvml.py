@@ -36,7 +36,7 @@ async def show(node: Any, library: Path, monkeypatch: pytest.MonkeyPatch) -> Asy
     node.source = lambda: nvml.NvmlSource(lambda: library)
 
     def show() -> None:
-        mocknvml.write(file, node.machine.read())
+        mocknvml.write(file, node.machine.read(), faults=getattr(node, "faults", None))
 
     yield show
     await node.end()
@@ -73,3 +73,14 @@ async def test_mig_devices_through_nvml(node: Any, show: Callable[[], None]) -> 
     show()
     await until(lambda: small.unhealthy == {hit.uuid})
     assert large.unhealthy == set()
+
+
+async def test_2_7_wsl_whose_driver_knows_no_device_nodes(node: Any, show: Callable[[], None]) -> None:
+    node.process.write("/usr/lib/wsl/lib/libdxcore.so", "")
+    node.gpus("RTX-4090")
+    node.faults = {"DeviceGetMinorNumber": 3}
+    show()
+    await node.kubelet.start()
+    node.run()
+    plugin = await node.kubelet.plugin()
+    assert plugin.health == {"all": "Healthy"}

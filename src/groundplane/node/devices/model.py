@@ -73,12 +73,13 @@ class Fabric(msgspec.Struct, frozen=True):
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU. ``bus_id`` is NVML's, with a domain of eight digits; ``memory_bytes`` is 0 where it cannot be asked for.
 
+    Under WSL and on a Tegra the driver may know no minor number, and no bus: ``minor`` is None, ``bus_id`` empty.
     ``mig`` is None where the GPU knows no MIG. ``profiles`` are the full (C = G) MIG profiles that it offers.
     """
 
     index: int
     uuid: str
-    minor: int
+    minor: int | None
     name: str
     bus_id: str
     memory_bytes: int

@@ -44,6 +44,8 @@ AFTER_FAILURE_S: Final = 1.0
 _VERSION_MISMATCH: Final = 25
 _EMPTY: Final = frozenset({nvmlerrors.NOT_FOUND, nvmlerrors.INVALID_ARGUMENT})
 """What the library answers for a MIG slot with nothing in it (2.6)."""
+_NOT_KNOWN: Final = frozenset({nvmlerrors.NOT_SUPPORTED})
+"""What the library answers where there is no such thing: no device nodes under WSL, no PCI bus on a Tegra."""
 _SKIPPED: Final = frozenset({nvmlerrors.NOT_SUPPORTED, nvmlerrors.INVALID_ARGUMENT})
 """What the library answers for a profile or an NVLink that the GPU has not got."""
 
@@ -266,7 +268,9 @@ def _handle(identity: str) -> Any:
 
 
 def _bus_id(doing: str, handle: Any) -> str:
-    return _text(ask(doing, "nvmlDeviceGetPciInfo", handle).busId).upper()
+    """The GPU's address on its PCI bus, empty where there is no bus, as on a Tegra."""
+    info = _unless(_NOT_KNOWN, doing, "nvmlDeviceGetPciInfo", handle)
+    return "" if info is None else _text(info.busId).upper()
 
 
 def _text(value: bytes | str) -> str:
@@ -287,7 +291,7 @@ def _gpu(index: int) -> Gpu | None:
     return Gpu(
         index=index,
         uuid=ask(doing, "nvmlDeviceGetUUID", handle),
-        minor=ask(doing, "nvmlDeviceGetMinorNumber", handle),
+        minor=_unless(_NOT_KNOWN, doing, "nvmlDeviceGetMinorNumber", handle),
         name=name,
         bus_id=_bus_id(doing, handle),
         memory_bytes=memory,
