@@ -1,24 +1,31 @@
 """Node programs against contracts/device-plugin-gfd.md: whole transcripts, written by hand from the contract alone."""
 
 import asyncio
+import contextlib
 import json
 import re
 import signal
+import tempfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import grpc
+import grpc.aio
 import pytest
-from node.fakeprocess import FakeProcess
+from node.fakeprocess import FakeProcess, until
 
 from groundplane.api.release import Release
 from groundplane.node import config as configs
 from groundplane.node import resources
 from groundplane.node.cdi import model as cdi
 from groundplane.node.configmanager import main as configmanager
-from groundplane.node.devices.model import Fabric, Gpu, Inventory, MigDevice, Profile
+from groundplane.node.devices.model import Fabric, Gpu, Inventory, MigDevice, Placed, Profile
 from groundplane.node.devices.source import DeviceError, DriverNotLoaded
 from groundplane.node.features import main as features
+from groundplane.node.kubeletapi.stubs import deviceplugin_pb2 as wire
+from groundplane.node.kubeletapi.stubs import deviceplugin_pb2_grpc as rpc
 from groundplane.node.mps import main as mps
 from groundplane.node.plugin import cdispec, imex
 from groundplane.node.plugin import main as plugin
@@ -52,6 +59,12 @@ class Driver:
 
     def inventory(self) -> Inventory:
         return self._inventory
+
+    def placement(self, _mig_uuid: str) -> Placed:
+        return Placed("", 0, 0)
+
+    def watch(self, *_: object) -> Any:
+        raise DeviceError("watching GPUs: ERROR_NOT_SUPPORTED", 3)
 
 
 # --- 1: the effective configuration -----------------------------------------------------------------------------------
@@ -669,3 +682,83 @@ async def test_7_an_init_container_that_waits_for_the_api_server_ends_when_asked
     process.send(signal.SIGTERM)
     assert await asyncio.wait_for(running, 20) == 1
     assert not process.path("/d/c").exists()
+
+
+class Kubelet(rpc.RegistrationServicer):
+    """A kubelet that refuses one resource, and a plugin with a GPU and two MIG profiles that registers with it."""
+
+    def __init__(self, folder: Path, refused: str) -> None:
+        self._refused = refused
+        self.asked: list[str] = []
+        parts = [part(0, *SMALL), part(1, *HALF)]
+        inventory = Inventory("580.65.06", 13000, (MIXED[0], gpu(1, "A100", 40960, (8, 0), *parts, mig=True)))
+        self.process = FakeProcess(folder, env={"MIG_STRATEGY": "mixed"}, source=Driver(inventory))
+        access = [f"gpu1/gi{gi}/{name} {minor}" for gi in (7, 8) for minor, name in enumerate(("access", "ci0/access"))]
+        self.process.write_kernel("/proc/driver/nvidia-caps/mig-minors", "\n".join(access))
+        self.folder = self.process.path("/var/lib/kubelet/device-plugins")
+        self.folder.mkdir(parents=True)
+
+    @property
+    def sockets(self) -> list[str]:
+        return sorted(each.name for each in self.folder.glob("nvidia-*"))
+
+    async def Register(self, request: Any, context: Any) -> Any:
+        self.asked.append(request.resource_name)
+        if request.resource_name == self._refused:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not this one")
+        return wire.Empty()
+
+
+@contextlib.asynccontextmanager
+async def kubelet(refused: str = "") -> AsyncIterator[Kubelet]:
+    with tempfile.TemporaryDirectory(prefix="gp") as folder:  # unix sockets have short paths
+        made = Kubelet(Path(folder), refused)
+        server = grpc.aio.server()
+        rpc.add_RegistrationServicer_to_server(made, server)  # type: ignore[no-untyped-call]
+        server.add_insecure_port(f"unix:{made.folder / 'kubelet.sock'}")
+        await server.start()
+        yield made
+        await server.stop(None)
+
+
+async def test_3_a_refused_resource_is_stopped_alone_until_the_whole_set_is_tried_again() -> None:
+    """Registration fails for the second of three: the first goes on serving, the third is not started."""
+    async with kubelet(refused="nvidia.com/mig-1g.5gb") as there:
+        running = asyncio.create_task(plugin.run(there.process))
+        await until(lambda: "trying again in 30 s" in there.process.stderr)
+        assert there.asked == ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb"]
+        await until(lambda: there.sockets == ["nvidia-gpu.sock"])
+        async with grpc.aio.insecure_channel(f"unix:{there.folder / 'nvidia-gpu.sock'}") as channel:
+            stub = rpc.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
+            assert (await stub.GetDevicePluginOptions(wire.Empty(), timeout=20)).get_preferred_allocation_available
+        there.process.send(signal.SIGTERM)
+        assert await asyncio.wait_for(running, 20) == 0
+        assert there.sockets == []
+
+
+async def test_3_the_whole_set_is_tried_again_in_30_s_and_one_server_too_many_ends_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other resources that are served do not keep it from either."""
+    servers: list[Any] = []
+    make = grpc.aio.server
+
+    def made() -> Any:
+        servers.append(make())
+        return servers[-1]
+
+    async with kubelet() as there:
+        monkeypatch.setattr(grpc.aio, "server", made)
+        (there.folder / "nvidia-mig-3g.20gb.sock").mkdir()  # no socket can take its place
+        there.process.pace = 100.0
+        running = asyncio.create_task(plugin.run(there.process))
+        await until(lambda: "trying again in 30 s" in there.process.stderr)
+        (there.folder / "nvidia-mig-3g.20gb.sock").rmdir()
+        await until(lambda: there.asked[-1:] == ["nvidia.com/mig-3g.20gb"])
+        assert there.asked[:2] == ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb"]
+        for _ in range(6):
+            asked = len(there.asked)
+            await servers[-1].stop(None)
+            await until(lambda asked=asked: len(there.asked) > asked or running.done())  # type: ignore[misc]
+        assert await asyncio.wait_for(running, 20) == 1
+        assert there.sockets == []

@@ -105,9 +105,12 @@ class _Life:
             self._log.error(str(error))
             return 1
         except (ServeError, mps.DaemonNotReady) as error:
-            self._log.error(f"{error}; trying again in {RETRY_S:g} s")
+            self._say_again(error)
             return self._pause
         return self._cycle
+
+    def _say_again(self, error: Exception) -> None:
+        self._log.error(f"{error}; trying again in {RETRY_S:g} s")
 
     async def _pause(self) -> None:
         await self._process.sleep(RETRY_S)
@@ -156,7 +159,7 @@ class _Life:
     # --- a cycle ------------------------------------------------------------------------------------------------------
 
     async def _cycle(self) -> None:
-        """Serve everything until cancelled.
+        """Serve everything until cancelled, or until it is time to try again what cannot be served now.
 
         Raises Leave, Fatal or TooManyCrashes if the program must end; ServeError or DaemonNotReady if it may be tried
         again.
@@ -176,11 +179,16 @@ class _Life:
             stack.push_async_callback(_end, monitor)
             await asyncio.sleep(0)  # what the driver knows already is on the board before the first list is sent
             stack.push_async_callback(self._stop)
-            for offer in served.offers:
-                await self._start(config, offer, served.platform, source, extras, board)
+            ends: list[Awaitable[object]] = [monitor]
+            try:
+                for offer in served.offers:
+                    await self._start(config, offer, served.platform, source, extras, board)
+            except ServeError as error:  # those that serve already go on until then (section 3)
+                self._say_again(error)
+                ends.append(self._pause())
             if not served.offers:
                 self._log.info("No devices found. Waiting indefinitely.")
-            await wait_any(monitor, *(server.supervise() for server in self._servers))
+            await wait_any(*ends, *(server.supervise() for server in self._servers))
 
     async def _start(
         self,
@@ -191,14 +199,19 @@ class _Life:
         extras: Extras,
         board: health.Board,
     ) -> None:
-        """Serve and register one resource. Raises ServeError."""
+        """Serve and register one resource. Raises ServeError; it is not served then."""
         answers = Answers(offer, config, extras, lambda node: self._process.path(node).exists())
         policy = AllocationPolicy.DISTRIBUTED if platform is Platform.TEGRA else config.allocation_policy
         preference = Preference(offer, policy, self._process.release, source)
         service = Service(self._process, offer, answers, preference, board)
         server = ResourceServer(self._process, offer.resource, service, self._kubelet)
         self._servers.append(server)
-        await server.start()
+        try:
+            await server.start()
+        except ServeError:
+            self._servers.remove(server)
+            await server.stop()
+            raise
         if self._seen is None and self._kubelet is not None:  # made between the cycle's begin and the registration
             self._seen = Identity.of(self._kubelet)
 

@@ -195,7 +195,7 @@ class ResourceServer:
         crashes = Crashes(self._process.monotonic())
         while True:
             assert self._server is not None, "supervised before it was started"
-            await self._server.wait_for_termination()
+            await asyncio.shield(self._server.wait_for_termination())  # cancelled, it makes the server's stop fail
             self._process.log.error(f"the server of {self.resource} has ended by itself; it is started again")
             if crashes.note(self._process.monotonic()):
                 raise TooManyCrashes(
