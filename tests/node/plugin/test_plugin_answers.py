@@ -267,3 +267,10 @@ def test_4_3_validation(tmp_path: Path, replicas: int, fail: bool, requested: li
     with pytest.raises(RequestError) as caught:
         made.allocate(requested)
     assert str(caught.value) == error
+
+
+def test_2_8_devices_without_nodes_have_no_control_nodes(tmp_path: Path) -> None:
+    tegra = Offer(resource=GPU, base=GPU, devices=(PhysicalDevice(id="tegra", index="0", paths=()),))
+    config = configured(tmp_path, PASS_DEVICE_SPECS="true")
+    answer = Answers(tegra, config, Extras(), ("/dev/nvidiactl",).__contains__).allocate(["tegra"])
+    assert plain(answer) == {"envs": {"NVIDIA_VISIBLE_DEVICES": "tegra"}}

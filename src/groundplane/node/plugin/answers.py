@@ -123,9 +123,13 @@ class Answers:
         )
 
     def _device_specs(self, devices: Iterable[str]) -> Iterable[wire.DeviceSpec]:
-        """Control nodes that are there, then the devices' own, then IMEX channels: each once (4.4, required)."""
+        """Control nodes that are there, then the devices' own, then IMEX channels: each once (4.4, required).
+
+        Where devices have no nodes, on a Tegra (2.8), there are none to control them either.
+        """
+        control = CONTROL_NODES if any(device.paths for device in self._devices.values()) else ()
         paths = [
-            *(node for node in CONTROL_NODES if self._present(node)),
+            *(node for node in control if self._present(node)),
             *(path for device in devices for path in self._devices[device].paths),
             *(imex.NODE.format(channel) for channel in self._extras.imex_channels),
         ]
