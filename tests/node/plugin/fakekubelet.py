@@ -20,7 +20,9 @@ class Plugin:
 
     def __init__(self, folder: Path, request: Any) -> None:
         self.request = request
-        self.channel = grpc.aio.insecure_channel(f"unix:{folder / request.endpoint}")
+        # a connection of its own, that knows nothing of what others to the same path have met
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        self.channel = grpc.aio.insecure_channel(f"unix:{folder / request.endpoint}", options=options)
         self.stub: Any = rpc.DevicePluginStub(self.channel)  # type: ignore[no-untyped-call]
         self.lists: list[dict[str, Any]] = []
         self.connected = True
