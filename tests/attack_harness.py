@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import copy
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -260,9 +260,9 @@ class Attack:
         await self.quiet()
 
     async def quiet(self) -> None:
-        """Wait until the operator made no request for nine seconds of its clock."""
+        """Wait until the operator made no request for nine seconds of its clock, and has none to make."""
         before = -1
-        while before != (before := len(self.requests())):
+        while before != (before := len(self.requests())) or (self.operator is not None and not self.operator.idle):
             await self.lab.clock.sleep(9.0)
             self.check()
 
@@ -272,6 +272,14 @@ class Attack:
         await self.lab.clock.sleep(cluster_seconds)
         self.check()
         return self.requests()
+
+    async def paced(self, resources: Collection[str], cluster_seconds: float = 30.0) -> list[Request]:
+        """The same once only these resources are asked for; a busy machine may take a while to get there."""
+        for _ in range(20):
+            found = await self.pace(cluster_seconds)
+            if {item.resource for item in found} <= set(resources):
+                return found
+        raise AssertionError(f"other resources than {sorted(resources)} are asked for all the time: {found}")
 
 
 @contextlib.asynccontextmanager

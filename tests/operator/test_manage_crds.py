@@ -15,6 +15,7 @@ from groundplane.cli import main as cli
 from groundplane.cluster import errors, kinds
 from groundplane.cluster.client import Client
 from groundplane.cluster.config import Config
+from groundplane.lab import resources
 from groundplane.lab.cluster import Lab, data
 from groundplane.operator import manage_crds
 
@@ -325,6 +326,8 @@ async def test_a_definition_that_is_not_served_is_told(
 async def test_node_features_definitions_come_when_asked_for(
     lab: Lab, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    for each in ("nodefeatures", "nodefeaturegroups", "nodefeaturerules"):  # a lab has them
+        lab.api.delete(resources.CUSTOM_RESOURCE_DEFINITIONS, f"{each}.nfd.k8s-sigs.io")
     assert await program(lab, tmp_path, "apply", "--nfd") == 0
     assert "nodefeatures.nfd.k8s-sigs.io: created\n" in capsys.readouterr().out
     assert established(await live(client, "nodefeaturerules.nfd.k8s-sigs.io"))
