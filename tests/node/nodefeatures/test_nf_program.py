@@ -416,7 +416,7 @@ async def test_a_master_that_answers_our_object_is_left_to_do_so(world: World) -
     asked = (await until(lambda: world.feature(NODE), "our object"))["spec"]["labels"]
     world.change_node(labels=asked, annotations={names.NFD_FEATURE_LABELS: record.written(asked)}, manager="nfd-master")
     await until(lambda: world.logged("somebody else's"), "a word about it")
-    world.process.pace = 600.0
+    world.process.pace = 100.0  # it waits 300 s for an answer: three seconds in which the change must have reached it
     await world.quiet()
     assert world.faults.count("patch", "nodes") == 0
 
