@@ -31,7 +31,7 @@ from groundplane.node.plugin import cdispec, imex
 from groundplane.node.plugin import main as plugin
 from groundplane.node.plugin.answers import Answers, Extras
 from groundplane.node.process import NodeProgram
-from groundplane.node.sharing import SharingStrategy
+from groundplane.node.sharing import Resources, SharingStrategy
 
 OLD, NEW = Release.V26_3, Release.V26_7
 BOTH = pytest.mark.parametrize("release", [OLD, NEW])
@@ -156,8 +156,8 @@ def test_1_and_14_effective_configuration_of_the_plugin_with_cdi(tmp_path: Path,
     )
 
 
-@BOTH
-def test_1_and_14_effective_configuration_of_gfd(tmp_path: Path, release: Release) -> None:
+@pytest.mark.parametrize(("release", "policy"), [(OLD, ""), (NEW, ',\n      "sharedDevicesAllocationPolicy": null')])
+def test_1_and_14_effective_configuration_of_gfd(tmp_path: Path, release: Release, policy: str) -> None:
     env = {
         "GFD_SLEEP_INTERVAL": "90s",
         "GFD_FAIL_ON_INIT_ERROR": "true",
@@ -170,7 +170,7 @@ def test_1_and_14_effective_configuration_of_gfd(tmp_path: Path, release: Releas
     process = FakeProcess(tmp_path, ["gpu-feature-discovery"], env, release=release)
     config = configs.load_gfd(process)
     assert (
-        config.effective(resources.patterns(configs.MigStrategy.NONE, Inventory("", 0)))
+        config.effective(Resources())
         == """\
 {
   "version": "v1",
@@ -183,7 +183,14 @@ def test_1_and_14_effective_configuration_of_gfd(tmp_path: Path, release: Releas
     "useNodeFeatureAPI": true,
     "deviceDiscoveryStrategy": "auto",
     "plugin": {
-      "containerDriverRoot": "/driver-root"
+      "passDeviceSpecs": null,
+      "deviceListStrategy": null,
+      "deviceIDStrategy": null,
+      "cdiAnnotationPrefix": null,
+      "nvidiaCTKPath": null,
+      "containerDriverRoot": "/driver-root\""""
+        + policy
+        + """
     },
     "gfd": {
       "oneshot": false,
@@ -194,12 +201,7 @@ def test_1_and_14_effective_configuration_of_gfd(tmp_path: Path, release: Releas
     }
   },
   "resources": {
-    "gpus": [
-      {
-        "pattern": "*",
-        "name": "nvidia.com/gpu"
-      }
-    ]
+    "gpus": null
   },
   "sharing": {
     "timeSlicing": {}

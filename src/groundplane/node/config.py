@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ..api.release import Release
 from . import configtables, options
 from .options import Command, Duration, OptionError, Values, kind_of, member
 from .process import Process
@@ -62,6 +63,7 @@ class AllocationPolicy(enum.StrEnum):
 
 
 class _Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    release: Release
     values: Values
     sharing: Sharing
     warnings: tuple[str, ...]
@@ -74,6 +76,9 @@ class _Loaded(msgspec.Struct, frozen=True, kw_only=True):
             value = self.values[option.name]
             if option.key and (value or not option.key.startswith("imex.")):
                 _put(document, option.key, option.type.show(value))
+        if "plugin" in document["flags"]:  # of which GPU feature discovery has one option, and shows them all
+            unset = dict.fromkeys(configtables.plugin_keys(self.release))
+            document["flags"]["plugin"] = {**unset, **document["flags"]["plugin"]}
         document["flags"] = {key: document["flags"][key] for key in _FLAGS_IN_ORDER if key in document["flags"]}
         document["resources"] = resources.document()
         document["sharing"] = self.sharing.document()
@@ -184,7 +189,7 @@ def load_plugin(process: Process) -> PluginConfig:
     _enum(values, "discovery", PluginDiscovery, "invalid device discovery strategy: {}", found["discovery"])
     del found["config_file"]
     shown = Values(values.options, {**values.found, "dev_root": found["dev_root"]}, values.sources)
-    config = PluginConfig(values=shown, sharing=sharing, warnings=warnings, **found)
+    config = PluginConfig(release=process.release, values=shown, sharing=sharing, warnings=warnings, **found)
     check_mps(config)
     check_imex(values)
     return config
@@ -194,7 +199,7 @@ def load_gfd(process: Process) -> GfdConfig:
     """Read GPU feature discovery's configuration. Raises :class:`~.options.Leave`."""
     values, sharing, warnings = _load(configtables.GFD, process)
     found = {name: value for name, value in values.found.items() if name != "config_file"}
-    return GfdConfig(values=values, sharing=sharing, warnings=warnings, **found)
+    return GfdConfig(release=process.release, values=values, sharing=sharing, warnings=warnings, **found)
 
 
 def load_mps(process: Process) -> MpsConfig:
@@ -202,7 +207,14 @@ def load_mps(process: Process) -> MpsConfig:
     values, sharing, warnings = _load(configtables.MPS, process)
     name, kind, text = _ENUMS[0]
     strategy = _enum(values, name, kind, text, values[name])
-    return MpsConfig(values=values, sharing=sharing, warnings=warnings, mig_strategy=strategy, word=values.word)
+    return MpsConfig(
+        release=process.release,
+        values=values,
+        sharing=sharing,
+        warnings=warnings,
+        mig_strategy=strategy,
+        word=values.word,
+    )
 
 
 def _load(command: Command, process: Process) -> tuple[Values, Sharing, tuple[str, ...]]:

@@ -197,6 +197,13 @@ PLUGIN: Final = Command(
 )
 """contracts/device-plugin-gfd.md 1.2."""
 
+
+def plugin_keys(release: Release) -> tuple[str, ...]:
+    """The keys of the section ``flags.plugin`` that a release knows, in their order."""
+    keys = (option.key for option in PLUGIN.known(release) if option.key.startswith("flags.plugin."))
+    return tuple(key.rpartition(".")[2] for key in keys)
+
+
 GFD: Final = Command(
     name="gpu-feature-discovery",
     about="Label the node with what its GPUs are.",

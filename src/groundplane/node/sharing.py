@@ -83,6 +83,10 @@ class Pattern(msgspec.Struct, frozen=True):
         """Whether a name fits."""
         return re.fullmatch(".*".join(map(re.escape, self.pattern.split("*"))), text, re.DOTALL) is not None
 
+    def document(self) -> dict[str, str]:
+        """The entry as it is in force, for the log."""
+        return {"pattern": self.pattern, "name": self.name}
+
 
 class Resources(msgspec.Struct, frozen=True):
     """Patterns in order, the first that fits counts."""
@@ -92,9 +96,9 @@ class Resources(msgspec.Struct, frozen=True):
 
     def document(self) -> dict[str, Any]:
         """The section as it is in force, for the log."""
-        document = {"gpus": [{"pattern": each.pattern, "name": each.name} for each in self.gpus]}
+        document: dict[str, Any] = {"gpus": [each.document() for each in self.gpus] or None}
         if self.mig:
-            document["mig"] = [{"pattern": each.pattern, "name": each.name} for each in self.mig]
+            document["mig"] = [each.document() for each in self.mig]
         return document
 
 

@@ -688,7 +688,12 @@ class TestEffective:
         document = json.loads(load(config.load_gfd, env={"GFD_SLEEP_INTERVAL": "infinite"}).effective(Resources()))
         assert document["flags"]["gfd"]["sleepInterval"] == "infinite"
         assert document["flags"]["useNodeFeatureAPI"] is True
-        assert document["flags"]["plugin"] == {"containerDriverRoot": "/driver-root"}
+        plugin = document["flags"]["plugin"]
+        assert list(plugin) == [*EFFECTIVE_PLUGIN["flags"]["plugin"], "sharedDevicesAllocationPolicy"]
+        assert {key: value for key, value in plugin.items() if value is not None} == {
+            "containerDriverRoot": "/driver-root"
+        }
+        assert document["resources"] == {"gpus": None}
         assert "mpsRoot" not in document["flags"]
         assert document["sharing"] == {"timeSlicing": {}}
         assert document["imex"] == {}
@@ -697,7 +702,7 @@ class TestEffective:
         found = load(config.load_plugin, {"sharing": {"timeSlicing": {"renameByDefault": True, **entry()}}})
         mig = (Pattern("1g.5gb", "nvidia.com/mig-1g.5gb"),)
         document = json.loads(found.effective(Resources((), mig)))
-        assert document["resources"] == {"gpus": [], "mig": [{"pattern": "1g.5gb", "name": "nvidia.com/mig-1g.5gb"}]}
+        assert document["resources"] == {"gpus": None, "mig": [{"pattern": "1g.5gb", "name": "nvidia.com/mig-1g.5gb"}]}
         assert document["sharing"]["timeSlicing"] == {
             "renameByDefault": True,
             "resources": [

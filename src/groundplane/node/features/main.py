@@ -11,12 +11,11 @@ from collections.abc import AsyncIterator, Coroutine
 from signal import Signals
 from typing import Any, Final
 
-from ..config import GfdConfig, MigStrategy, load_gfd
+from ..config import GfdConfig, load_gfd
 from ..devices.model import Inventory
 from ..devices.source import DeviceError
 from ..options import Duration, Leave
 from ..process import HANGUP, Process
-from ..resources import patterns
 from ..sharing import Resources
 from . import machine, output, vgpu
 from .discovery import InitError, discover
@@ -68,19 +67,16 @@ async def run(process: Process) -> int:
 
 
 def _tell(process: Process, config: GfdConfig) -> None:
-    """Log the configuration, and what of it is not honoured or likely not meant."""
+    """Log the configuration, and what of it is not honoured or likely not meant.
+
+    Resources follow from the GPUs, which are not known yet.
+    """
     for warning in config.warnings:
         process.log.warning(warning)
     interval = config.sleep_interval
     if interval.ns is not None and interval.seconds < _SHORT_S and not config.oneshot:
         process.log.warning(f"the sleep interval is {interval} (a number without a unit is nanoseconds)")
-    process.log.info(f"Running with config:\n{config.effective(_resources(config))}")
-
-
-def _resources(config: GfdConfig) -> Resources:
-    """The resources that are labelled, as far as they are known before any GPU is; MIG profiles are more of them."""
-    known = config.mig_strategy in set(MigStrategy)
-    return patterns(MigStrategy(config.mig_strategy) if known else MigStrategy.NONE, _NO_GPUS)
+    process.log.info(f"Running with config:\n{config.effective(Resources())}")
 
 
 def _seconds(interval: Duration) -> float | None:
