@@ -33,8 +33,9 @@ class Known(NamedTuple):
 
 
 _HARDENED = "unexpected arguments are refused"
+_FROM_THE_START = "health is known from the start"
 _ONE_MODEL = "several models: labels are those of one"
-_BETWEEN = "NVIDIA's shows all of the shared file"
+_BETWEEN = "another program's options in the file are not shown"
 KNOWN: Final[dict[str, tuple[Known, ...]]] = {
     "plugin": (
         Known(r"^MIG (several types|graphics|all media|part compute).*mixed$", "", "patterns are anchored", "26.3"),
@@ -49,11 +50,16 @@ KNOWN: Final[dict[str, tuple[Known, ...]]] = {
         Known(r"^sharing file: null$", "", "a section that is null is none"),
         Known("", r"^/config/sharing/.*/failRequestsGreaterThanOne$", "a default is not shown", "26.7"),
         Known(r"^init fails, cdi, fail false$", "", "failOnInitError=false waits, with CDI as without"),
-        Known(r"^init fails, mixed", r"^/config", "the configuration is logged before the driver is asked"),
+        Known(
+            r"^init fails, mixed|^fault: .*mixed$",
+            r"^/config",
+            "the configuration is logged before the driver is asked",
+        ),
         Known(r"^fault: System.*Version", "", "a driver that does not tell its version is an error"),
         Known(r"^fault: DeviceGetPciInfo 3$", "", "a GPU on no bus is near no memory"),
         Known(r"^fault: DeviceGet(Topology|NvLink)", r"/prefer/", "where nothing is to be chosen nothing is asked"),
-        Known(r"^fault: (DeviceRegister|DeviceGetSupported|EventSet)", r"/devices/", "health is known from the start"),
+        Known(r"^fault: (DeviceRegister|DeviceGetSupported|EventSet|DeviceGet.*UUID)", r"/devices/", _FROM_THE_START),
+        Known(r"^fault: DeviceGetDeviceHandleFromMig", "", "a MIG device that cannot be placed is unhealthy"),
     ),
     "features": (
         Known(r"^MIG (same size|of two models|and another model)|^display among|^two models", r"/labels/", _ONE_MODEL),
@@ -61,7 +67,7 @@ KNOWN: Final[dict[str, tuple[Known, ...]]] = {
         Known(r"^fault: DeviceGet(UUID|PciInfo 999|MinorNumber 999)", "", "a GPU that does not answer is an error"),
         Known(r"GFD_OUTPUT_FILE='@/nowhere", "", "the file's folder is made"),
         Known("", r"/nvidia.com/gfd.timestamp$", "another moment"),
-        Known("", r"^/config/(flags/plugin|resources|imex)", _BETWEEN),
+        Known(r"^file: (plugin|imex)", r"^/config/", _BETWEEN),
         Known(r"DISCOVERY_STRATEGY='(|other)'", r"^/config", "the configuration is logged before its check"),
     ),
 }

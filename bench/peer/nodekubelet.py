@@ -114,9 +114,8 @@ def last_error(log: str) -> str:
 
 def config_of(log: str) -> Any:
     """The configuration in force that a program logs; None if it did not get so far."""
-    _, _, after = _HEAD.sub("", log).partition("Running with config:")
-    start = after.find("{")
-    return json.JSONDecoder().raw_decode(after[start:])[0] if start >= 0 else None
+    _, found, after = _HEAD.sub("", log).partition("Running with config:\n{\n")
+    return json.JSONDecoder().raw_decode("{" + after)[0] if found else None
 
 
 def _cdi(folder: Path) -> Plain:
