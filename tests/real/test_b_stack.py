@@ -19,14 +19,15 @@ pytestmark = pytest.mark.real
 NODE = stages.FRESH
 PLUGIN = "nvidia-device-plugin-daemonset"
 WORKLOADS = "/api/v1/namespaces/default/pods"
+DRIVER = {"startupProbe": {"initialDelaySeconds": 5}}
 
 
 @pytest.fixture(scope="module")
 def stack(stage: Stage) -> Iterator[Stage]:
-    """The chart's defaults, installed and ready."""
+    """The chart's defaults, installed and ready; only the driver's probe begins sooner than after a minute."""
     stage.use(NODE)
     stage.audited_before = stage.audited()  # an operator that is being uninstalled loses its rights before its life
-    stage.cluster.install(stages.values("default"))
+    stage.cluster.install(stages.values("default", driver=DRIVER))
     stage.until("every layer is validated", lambda: stage.ready(NODE))
     yield stage
     stage.cluster.uninstall()
@@ -267,12 +268,12 @@ def test_nothing_was_forbidden(stack: Stage) -> None:
 
 
 def test_an_image_that_cannot_be_pulled_is_named(stack: Stage) -> None:
-    image = "nvcr.io/nvidia/k8s/dcgm-exporter:not-there"
-    version = stack.get(stages.POLICY)["spec"]["dcgmExporter"]["version"]
-    edit(stack, dcgmExporter={"version": "not-there"})
+    before = {name: stack.get(stages.POLICY)["spec"]["dcgmExporter"][name] for name in ("repository", "version")}
+    edit(stack, dcgmExporter={"repository": "127.0.0.1:1/nowhere", "version": "not-there"})
+    image = "127.0.0.1:1/nowhere/dcgm-exporter:not-there"
     stack.until("a condition names the image", lambda: image in stack.message())
     stack.until("an event names the image", lambda: any(image in text for text in events(stack)))
-    edit(stack, dcgmExporter={"version": version})
+    edit(stack, dcgmExporter=before)
     stack.until("the stack is ready again", lambda: stack.ready(NODE))
 
 
@@ -317,7 +318,7 @@ def test_a_missing_permission_is_named_and_its_return_is_noticed(stack: Stage) -
 
 
 def test_helm_upgrade_and_rollback(stack: Stage) -> None:
-    values = stages.values("mig-mixed")
+    values = stages.values("mig-mixed", driver=DRIVER)
     stack.cluster.upgrade(values)
     assert stack.get(stages.POLICY)["spec"]["mig"]["strategy"] == "mixed"
     stack.until("the plugin follows", lambda: plugin_environment(stack).get("MIG_STRATEGY") == "mixed")
