@@ -6,6 +6,7 @@ On a machine that is simulated (the test nodes, where no GPU is) ``GROUNDPLANE_S
 
 import asyncio
 import datetime
+import gc
 import os
 import signal
 import sys
@@ -153,6 +154,8 @@ def _standard_error(text: str) -> None:
 
 def run(program: NodeProgram, argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Run a node program as this process and return its exit code."""
+
+    gc.freeze()  # what was imported stays: no collection need look at it while somebody waits for an answer
 
     async def main() -> int:
         return await program(OwnProcess(argv, env))
