@@ -89,10 +89,10 @@ def release(
 
 
 def _left(cluster: installed.Cluster, before: set[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
-    """What is there now and was not before: resource and name, without what every namespace has."""
+    """What is there now and was not before: resource and name, without what every namespace gets sooner or later."""
     of_namespace = {("serviceaccounts", "default"), ("configmaps", "kube-root-ca.crt")}
-    for resource, namespace, name in cluster.everything() - before:
-        if (resource, name) not in of_namespace or namespace != rendering.NAMESPACE:
+    for resource, _, name in cluster.everything() - before:
+        if (resource, name) not in of_namespace:
             yield resource, name
 
 
