@@ -21,7 +21,12 @@ from ..node.hostroot import HostRoot
 from ..node.ownprocess import DEVICES, RELEASE_ENV
 from ..node.plugin.cdispec import NULL_DEVICES
 from ..node.process import Completed, Listed, Log
+from . import subresources
+from .api import Api
 from .programs import CommandNotFoundError, ContainerContext, Program, Stdin
+
+TOKEN_S = 10 * 365 * 86400
+"""How long a token is good for, in cluster seconds: nothing renews it."""
 
 
 class LabProcess:
@@ -110,6 +115,12 @@ class LabProcess:
         if identity is None:
             raise ConfigError("not in a cluster: this container has no API server to speak to")
         return Client(identity(), sleep=self._ctx.clock.sleep)
+
+
+def identity(api: Api, account: str, namespace: str) -> Config:
+    """How a service account reaches the lab's API server over HTTP."""
+    answer = subresources.token(api, account, namespace, {"spec": {"expirationSeconds": TOKEN_S}})
+    return Config(server=api.url, token=answer["status"]["token"], namespace=namespace)
 
 
 def program(name: str) -> Program:

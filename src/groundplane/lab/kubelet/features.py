@@ -7,8 +7,7 @@ with the rights of an account of its own, where the lab has access control, and 
 import sys
 from typing import Any
 
-from ...cluster.config import Config
-from .. import nodeprograms, subresources
+from .. import nodeprograms
 from ..api import Api
 from ..clock import LabClock
 from ..host import SimulatedHost
@@ -18,7 +17,6 @@ from ..status import StatusError
 PROGRAM = "node-features"
 NAMESPACE = "kube-system"
 AGAIN_S = 10.0
-TOKEN_S = 10 * 365 * 86400
 _RULES = [
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
     {"apiGroups": ["nfd.k8s-sigs.io"], "resources": ["nodefeatures"], "verbs": ["get", "list", "watch"]},
@@ -66,7 +64,7 @@ async def keep(api: Api, host: SimulatedHost, clock: LabClock, programs: Program
         rootfs=host.root,
         mounts=(Mount("/host-etc", host.root, "/etc", read_only=True),),
         env={"NODE_NAME": host.spec.name, "NAMESPACE": NAMESPACE, "USE_NODE_FEATURE_API": "false"},
-        identity=lambda: _identity(api),
+        identity=lambda: nodeprograms.identity(api, PROGRAM, NAMESPACE),
     )
     program = nodeprograms.program(PROGRAM)
     while True:
@@ -74,9 +72,3 @@ async def keep(api: Api, host: SimulatedHost, clock: LabClock, programs: Program
         code = await program(ContainerContext(container, (PROGRAM,), out=said.extend))
         sys.stderr.write(f"{PROGRAM} of node {host.spec.name} ended with {code}:\n{said.decode(errors='replace')}")
         await clock.sleep(AGAIN_S)
-
-
-def _identity(api: Api) -> Config:
-    request = {"spec": {"expirationSeconds": TOKEN_S}}
-    token = subresources.token(api, PROGRAM, NAMESPACE, request)["status"]["token"]
-    return Config(server=api.url, token=token, namespace=NAMESPACE)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...cluster.config import Config
-from .. import resources, subresources
+from .. import nodeprograms, resources
 from ..clock import parse_rfc3339, rfc3339
 from ..host import HostError
 from ..programs import CommandNotFoundError, Container, Mount, default_argv
@@ -30,8 +30,6 @@ CRASH_BACKOFF_S = (10.0, 300.0)
 IMAGE_BACKOFF_S = (10.0, 300.0)
 MOUNT_BACKOFF_S = (2.0, 122.0)
 RETRY_S = 10.0
-_TOKEN_S = 10 * 365 * 86400
-"""How long a pod's token is good for, in cluster seconds: nothing renews it."""
 """Cluster seconds until a sandbox or a container with a wrong configuration is tried again."""
 BACKOFF_RESET_S = 600.0
 
@@ -420,8 +418,7 @@ class PodWorker:
     def _identity(self) -> Config:
         """How the pod's service account reaches the API server."""
         account, namespace = self.pod["spec"].get("serviceAccountName", "default"), self.pod["metadata"]["namespace"]
-        answer = subresources.token(self.kubelet.api, account, namespace, {"spec": {"expirationSeconds": _TOKEN_S}})
-        return Config(server=self.kubelet.api.url, token=answer["status"]["token"], namespace=namespace)
+        return nodeprograms.identity(self.kubelet.api, account, namespace)
 
     def _kernel_mounts(self, spec: Document) -> Iterator[Mount]:
         """What every container sees of the kernel; a privileged one also sees all devices."""
