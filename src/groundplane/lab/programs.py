@@ -16,13 +16,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, Protocol, Self
 
 from ..cluster.config import Config
-from ..node.hostroot import HostRoot, write_atomic
+from ..node.hostroot import MAX_LINKS, HostRoot, parts, write_atomic
 from .clock import LabClock
 from .host import Gpu, SimulatedHost
 from .resources import Resource
 
 _pids = itertools.count(1)
-_MAX_LINKS = 40  # as Linux
 
 Output = Callable[[bytes], None]
 Program = Callable[["ContainerContext"], Awaitable[int]]
@@ -90,10 +89,6 @@ class Signalled(Protocol):
 
     def deliver(self, number: int) -> None:
         """Send it a signal."""
-
-
-def _parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part not in ("", ".")]
 
 
 class CommandNotFoundError(LookupError):
@@ -212,7 +207,7 @@ class Container:
         program that changes its root to there.
         """
         done, links = "", 0
-        waiting = _parts(path)
+        waiting = parts(path)
         while waiting:
             part = waiting.pop(0)
             if part == "..":
@@ -227,11 +222,11 @@ class Container:
                 done = here
                 continue
             links += 1
-            if links > _MAX_LINKS:
+            if links > MAX_LINKS:
                 raise OSError(errno.ELOOP, "too many levels of symbolic links", path)
             target = str(real.readlink())
             done = "" if target.startswith("/") else done
-            waiting = _parts(target) + waiting
+            waiting = parts(target) + waiting
         mount, inside = self._mounted(done)
         return mount.root.path(inside)
 

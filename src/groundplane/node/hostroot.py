@@ -12,7 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-_MAX_LINKS = 40  # as Linux: ELOOP after 40 links
+MAX_LINKS = 40
+"""As Linux: ELOOP after 40 links."""
 
 
 class HostPathError(OSError):
@@ -41,7 +42,7 @@ class HostRoot:
         text = str(host_path)
         if "\0" in text:
             raise HostPathError(f"host path {text!r} contains a NUL character; no file can have that name")
-        waiting = _parts(text)
+        waiting = parts(text)
         resolved: list[str] = []
         links = 0
         base = str(self.base)
@@ -53,12 +54,12 @@ class HostRoot:
             here = "/".join((base, *resolved, part))  # texts: a node program asks this thousands of times
             if (waiting or follow) and os.path.islink(here):  # noqa: PTH114
                 links += 1
-                if links > _MAX_LINKS:
-                    raise HostPathError(f"host path {text!r}: more than {_MAX_LINKS} symbolic links; is there a loop?")
+                if links > MAX_LINKS:
+                    raise HostPathError(f"host path {text!r}: more than {MAX_LINKS} symbolic links; is there a loop?")
                 target = os.readlink(here)  # noqa: PTH115
                 if target.startswith("/"):
                     resolved = []
-                waiting = _parts(target) + waiting
+                waiting = parts(target) + waiting
                 continue
             resolved.append(part)
         return self.base.joinpath(*resolved)
@@ -119,7 +120,7 @@ class HostRoot:
 
     def glob(self, pattern: str) -> list[str]:
         """Return the existing host paths that match a shell pattern (`*`, `?`, `[]` within one component), sorted."""
-        return sorted(self._glob("/", _parts(pattern)))
+        return sorted(self._glob("/", parts(pattern)))
 
     def _glob(self, folder: str, parts: list[str]) -> Iterator[str]:
         if not parts:
@@ -155,7 +156,8 @@ def write_atomic(real: Path, content: str | bytes, *, mode: int = 0o644, durable
         raise
 
 
-def _parts(path: str) -> list[str]:
+def parts(path: str) -> list[str]:
+    """The components of a path, without empty ones and `.`."""
     return [part for part in path.split("/") if part not in ("", ".")]
 
 
