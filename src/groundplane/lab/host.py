@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import json
 import os
-import re
 import shutil
 import struct
 import tomllib
@@ -21,7 +20,7 @@ from typing import Any
 import msgspec
 
 from ..node.devices.models import Model
-from ..node.devices.simfile import bus_id, gpu_uuid
+from ..node.devices.simfile import DRIVER_VERSION, bus_id, gpu_uuid
 from ..node.devices.simulated import Machine, describe
 from ..node.hostroot import HostRoot
 from ..node.ownprocess import DEVICES
@@ -49,7 +48,6 @@ MIG_INSTANCES, MIG_COMPUTES = 15, 8
 """GPU instances a GPU, and compute instances a GPU instance, for which the driver has capabilities."""
 NO_DRIVER = "0.0"
 """What the description of a machine says of a driver as long as none was loaded."""
-_VERSION = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 _OS_NAMES = {
     "ubuntu": "Ubuntu",
     "rhel": "Red Hat Enterprise Linux",
@@ -219,7 +217,7 @@ class SimulatedHost:
             self.root.write_atomic(f"/sys/module/{module}/version", version + "\n")
         if module == "nvidia":
             self.root.write_atomic(MIG_MINORS, "".join(f"{name} {minor}\n" for name, minor in _capabilities(self.gpus)))
-            if _VERSION.fullmatch(version):
+            if DRIVER_VERSION.fullmatch(version):
                 self.machine.set_driver(version)
 
     def unload_module(self, module: str) -> None:

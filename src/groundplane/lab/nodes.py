@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from ..node.devices import simfile
-from ..node.devices.models import ALIASES, MODELS, Model
+from ..node.devices.models import ALIASES, MODELS, Model, find
 from ..node.devices.simulated import FileError, GpuEntry, Mig, describe
 from . import amounts
 
@@ -54,7 +54,7 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
     def entry(self) -> GpuEntry:
         """One of the GPUs as the file of simulated GPUs has it."""
         return GpuEntry(
-            ALIASES.get(self.model, self.model),
+            self.model,
             memory_mib=self.memory_mib,
             mig_capable=self.mig_capable,
             mig=Mig(self.mig_devices is not None, self.mig_devices or ()),
@@ -124,7 +124,6 @@ class _NodeFile(msgspec.Struct, forbid_unknown_fields=True):
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _HEX_ID = re.compile(r"[0-9a-fA-F]{4}")
-_DRIVER = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 _ARCHES = ("amd64", "arm64")
 _RUNTIMES = ("containerd", "cri-o", "docker")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -192,7 +191,7 @@ def _node_problems(node: NodeSpec) -> Iterator[str]:
         yield f"name: {node.name!r} is no DNS name; use lower-case letters, digits, `-` and `.`, at most 253"
     yield from _choice("arch", node.arch, _ARCHES)
     yield from _choice("runtime.name", node.runtime.name, _RUNTIMES)
-    if node.host_driver is not None and not _DRIVER.fullmatch(node.host_driver):
+    if node.host_driver is not None and not simfile.DRIVER_VERSION.fullmatch(node.host_driver):
         yield f"hostDriver: {node.host_driver!r} is no driver version; expected a text such as '580.126.20', or null"
     for number, taint in enumerate(node.taints):
         yield from _choice(f"taints[{number}].effect", taint.effect, _EFFECTS)
@@ -216,7 +215,7 @@ def _gpu_problems(group: GpuSpec) -> Iterator[str]:
         yield f"memoryMiB: {group.memory_mib}; expected MiB, 1 or more"
     if group.pci_id is not None and not _HEX_ID.fullmatch(group.pci_id):
         yield f"pciId: {group.pci_id!r}; expected four hexadecimal digits such as '2330', in quotes"
-    if group.mig_devices is not None and group.model in {*MODELS, *ALIASES}:
+    if group.mig_devices is not None and find(group.model) is not None:
         try:
             simfile.machine(describe("any", [group.entry], "1.0"), "migDevices")
         except FileError as error:

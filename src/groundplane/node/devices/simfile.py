@@ -406,11 +406,11 @@ def _mig_device(model: models.Model, identity: str, slot: int, gi: int, ci: int,
 
 # --- problems that concern more than one GPU, or none -----------------------------------------------------------------
 
-_DRIVER = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
+DRIVER_VERSION = re.compile(r"[0-9]+\.[0-9]+(\.[0-9]+)?")
 
 
 def _problems(description: Description) -> Iterator[str]:
-    if not _DRIVER.fullmatch(description.driver_version):
+    if not DRIVER_VERSION.fullmatch(description.driver_version):
         yield f"driverVersion: {description.driver_version!r}; expected a version such as '580.126.20', in quotes"
     if description.cuda_version is not None and not _TWO_NUMBERS.fullmatch(description.cuda_version):
         yield f"cudaVersion: {description.cuda_version!r}; expected a version such as '13.0', in quotes"
