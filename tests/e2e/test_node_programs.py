@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from podresources import by_pod
 
 from groundplane.api import names
 from groundplane.lab import resources
@@ -73,11 +74,7 @@ class Stack:
         path = self.kubelet.host.root.path(kubeletapi.POD_RESOURCES_SOCKET)
         async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
             answer = await rpc.PodResourcesListerStub(channel).List(wire.ListPodResourcesRequest())
-        found: dict[str, dict[str, list[str]]] = {}
-        for pod in answer.pod_resources:
-            for each in (devices for container in pod.containers for devices in container.devices):
-                found.setdefault(pod.name, {}).setdefault(each.resource_name, []).extend(each.device_ids)
-        return found
+        return by_pod(answer)
 
 
 @contextlib.asynccontextmanager

@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import yaml
+from podresources import by_pod
 
 from groundplane.api import names
 from groundplane.api.release import Release
@@ -215,11 +216,7 @@ class Stage:
         socket = self.inside(node, kubeletapi.POD_RESOURCES_SOCKET)
         with grpc.insecure_channel(f"unix:{socket}") as channel:
             answer = rpc.PodResourcesListerStub(channel).List(wire.ListPodResourcesRequest(), timeout=20)
-        found: dict[str, dict[str, list[str]]] = {}
-        for pod in answer.pod_resources:
-            for each in (devices for container in pod.containers for devices in container.devices):
-                found.setdefault(pod.name, {}).setdefault(each.resource_name, []).extend(each.device_ids)
-        return found
+        return by_pod(answer)
 
     def node_labels(self, node: str) -> dict[str, str]:
         """A node's labels."""
