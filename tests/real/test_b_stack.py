@@ -231,12 +231,7 @@ def kill_operator(stack: Stage) -> None:
 
 
 def kill_server(name: str) -> Callable[[Stage], None]:
-    def kill(stack: Stage) -> None:
-        process = stack.cluster.cluster.control_plane.processes[name]
-        process.kill()
-        process.start()
-
-    return kill
+    return lambda stack: stack.restart_server(name)
 
 
 def kill_service(name: str) -> Callable[[Stage], None]:
@@ -263,8 +258,6 @@ def test_it_recovers_when_something_is_killed(stack: Stage, victim: str, kill: C
 
 def test_nothing_was_forbidden(stack: Stage) -> None:
     assert stack.forbidden(stack.audited_before) == []
-    log = stack.kubectl("logs", "-n", stages.NAMESPACE, "deploy/gpu-operator")
-    assert "orbidden" not in log
 
 
 def test_an_image_that_cannot_be_pulled_is_named(stack: Stage) -> None:
