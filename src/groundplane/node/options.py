@@ -319,13 +319,15 @@ def at(document: Any, path: str) -> Any:
     return document
 
 
-def read(command: Command, process: Process) -> Values:
+def read(command: Command, process: Process, arguments: Sequence[str] | None = None) -> Values:
     """Read a program's options from its command line and environment; the file's come :meth:`~Values.over` them.
+
+    ``arguments`` are those of a subcommand, where the program has read the words before them itself.
 
     Raises :class:`OptionError` or :class:`Asked`.
     """
     options = command.known(process.release)
-    given, word = _parse_arguments(command, options, process)
+    given, word = _parse_arguments(command, options, process, process.argv[1:] if arguments is None else arguments)
     found: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for option in options:
@@ -355,12 +357,14 @@ def _parse(option: Option, texts: Sequence[str], source: str) -> Any:
     return tuple(item for items in parsed for item in items) if option.type.listed else parsed[0]
 
 
-def _parse_arguments(command: Command, options: Sequence[Option], process: Process) -> tuple[dict[str, list[str]], str]:
+def _parse_arguments(
+    command: Command, options: Sequence[Option], process: Process, arguments: Sequence[str]
+) -> tuple[dict[str, list[str]], str]:
     """Texts by option, and the subcommand: as Go's flag package, which takes one dash or two."""
     by_flag = {flag: option for option in options for flag in option.flags}
     given: dict[str, list[str]] = {}
     word = ""
-    waiting = list(process.argv[1:])
+    waiting = list(arguments)
     while waiting:
         argument = waiting.pop(0)
         match = re.fullmatch(r"--?([^-=][^=]*)(=.*)?", argument, re.DOTALL)

@@ -15,6 +15,8 @@ PROGRAMS: Final[Mapping[str, str]] = {
     "config-manager": "configmanager.main",
     "mps-control-daemon": "mps.main",
     "node-features": "nodefeatures.main",
+    "nvidia-toolkit": "toolkit.main",
+    "nvidia-ctk": "ctk.main",
 }
 """Name of a program, module below this package whose function ``run`` it is."""
 
