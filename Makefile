@@ -39,8 +39,9 @@ bench-peer: $(VENV)/.dev    ## groundplane, NVIDIA's operator and a bare client 
 image: $(VENV)/.dev         ## the OCI image, without a container engine
 	$(BIN)/python -m deploy.image
 
-proto: $(VENV)/.dev         ## regenerate the kubelet gRPC stubs from our .proto files
-	$(BIN)/python src/groundplane/node/kubeletapi/generate.py
+proto: $(VENV)/.dev         ## regenerate the stubs of our .proto files (kubelet, NRI)
+	$(BIN)/python -m groundplane.node.kubeletapi.generate
+	$(BIN)/python -m groundplane.node.toolkit.nri.generate
 
 lock:                       ## re-resolve the lock files (needs uv)
 	printf "hatchling\neditables\n" | uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \

@@ -89,6 +89,8 @@ COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 DRIVER_COMPONENT: Final = "nvidia-driver"
 """Value of :data:`COMPONENT_LABEL` on driver pods, by which they keep off each other's nodes."""
 PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
+NRI_CDI_ANNOTATION: Final = "nvidia.cdi.k8s.io"
+"""On a pod: CDI devices that the toolkit's NRI plugin gives its containers; with ``/container.NAME``, one of them."""
 
 # --- Resources and process names ------------------------------------------------------------------------------------
 GPU_RESOURCE: Final = "nvidia.com/gpu"
