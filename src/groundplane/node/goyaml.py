@@ -47,7 +47,11 @@ def _bool(_: _Loader, node: yaml.ScalarNode) -> bool:
 
 
 def _int(_: _Loader, node: yaml.ScalarNode) -> int:
-    text = node.value.replace("_", "")
+    return _whole(node.value)
+
+
+def _whole(word: str) -> int:
+    text = word.replace("_", "")
     octal = re.fullmatch(r"([-+]?)0([0-7]+)", text)
     return int(f"{octal[1]}0o{octal[2]}" if octal else text, 0)
 
@@ -74,6 +78,57 @@ def loads(text: str) -> Any:
             loader.dispose()
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DocumentError(str(error)) from error
+
+
+def compose(data: bytes) -> yaml.Node | None:
+    """The first document's nodes, for readers who know what type each place has: tags are those of Go's rules, and keys
+    that ``<<`` merges stand before a mapping's own. None if there is no document.
+
+    Raises :class:`DocumentError`, also where a mapping has a key twice.
+    """
+    try:
+        loader = _Loader(data)
+        try:
+            node: yaml.Node | None = loader.get_node() if loader.check_node() else None
+            _merge(loader, node, set())
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise DocumentError(str(error)) from error
+    return node
+
+
+def _merge(loader: _Loader, node: yaml.Node | None, seen: set[int]) -> None:
+    if isinstance(node, yaml.ScalarNode) or node is None or id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        keys: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in keys:
+                raise DocumentError(f"the key {key.value!r} is there twice\n{key.start_mark}")
+            if isinstance(key, yaml.ScalarNode):
+                keys.add(key.value)
+        loader.flatten_mapping(node)
+    for item in node.value:
+        for child in item if isinstance(item, tuple) else (item,):
+            _merge(loader, child, seen)
+
+
+def whole_number(node: yaml.Node) -> int | None:
+    """The whole number that a plain word is; None if it is something else."""
+    kind = node.tag.rpartition(":")[2]
+    if not isinstance(node, yaml.ScalarNode) or kind not in ("int", "float"):
+        return None
+    if kind == "int":
+        return _whole(node.value)
+    value = float(node.value.replace("_", ""))
+    return int(value) if value.is_integer() else None
+
+
+def truth(node: yaml.Node) -> bool | None:
+    """What a plain word that means yes or no means; None if it is something else."""
+    return _BOOLEANS.get(node.value) if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":bool") else None
 
 
 _IN_DIGITS: Final = 1e21

@@ -240,9 +240,9 @@ def write_all(found: Iterable[Spec], path: Callable[[str], Path]) -> tuple[str, 
     """
     written = []
     for spec in found:
-        write.write(spec, path)
+        write.write(spec, path, format=write.Format.JSON)
         written.append(spec.device_class)
     for device_class in CLASSES:
         if device_class not in written:
-            write.remove(kind(device_class), path)
+            write.remove(kind(device_class), path, format=write.Format.JSON)
     return tuple(written)
