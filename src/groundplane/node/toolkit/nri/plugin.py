@@ -59,6 +59,7 @@ class NriPlugin:
         )
         self._inherited = process.env.get(SOCKET_ENV, "")
         self._registration_timeout_s = REGISTRATION_TIMEOUT_S
+        self._session: Session | None = None
         self._staying: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -74,29 +75,30 @@ class NriPlugin:
                 f"no NRI socket at {self._socket}: is NRI enabled in the container runtime, and the socket's folder "
                 "mounted? NRI_SOCKET names the socket"
             )
-        session = await self._connect()
-        self._staying = asyncio.create_task(self._stay(session), name="NRI plugin")
+        self._session = await self._connect()
+        self._staying = asyncio.create_task(self._stay(self._session), name="NRI plugin")
 
     async def stop(self) -> None:
         """Disconnect, and stay so. Nothing if it is not started."""
         staying, self._staying = self._staying, None
-        if staying is not None:
-            staying.cancel()
-            await asyncio.gather(staying, return_exceptions=True)
-            self._process.log.info("NRI plugin stopped")
+        if staying is None:
+            return
+        staying.cancel()
+        await asyncio.gather(staying, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+        self._process.log.info("NRI plugin stopped")
 
     async def _stay(self, session: Session) -> None:
         """Serve a connection, and the next when it is lost, until cancelled."""
         while True:
-            try:
-                reason = await session.lost()
-            finally:
-                await session.close()
+            reason = await session.lost()
+            await session.close()
             self._process.log.warning(
                 f"NRI: {reason}; new containers get no devices by annotation until the plugin is connected again. "
                 f"Trying {self._socket} every {RECONNECT_S:g} s"
             )
-            session = await self._reconnect()
+            session = self._session = await self._reconnect()
 
     async def _reconnect(self) -> Session:
         """The next connection, tried for until there is one. A failure is logged unless it is the one before again."""
