@@ -75,6 +75,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
     Under WSL and on a Tegra the driver may know no minor number, and no bus: ``minor`` is None, ``bus_id`` empty.
     ``mig`` is None where the GPU knows no MIG. ``profiles`` are the full (C = G) MIG profiles that it offers.
+    ``coherent``: it shares its address space with the CPU (address translation services).
     """
 
     index: int
@@ -88,6 +89,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     mig_devices: tuple[MigDevice, ...] = ()
     profiles: tuple[Profile, ...] = ()
     fabric: Fabric | None = None
+    coherent: bool = False
 
     @property
     def mig_enabled(self) -> bool:
