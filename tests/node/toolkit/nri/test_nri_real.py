@@ -7,7 +7,9 @@ containers themselves: the kernel's view of their devices and environment.
 import itertools
 import json
 import os
+import signal
 import stat
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,9 +21,12 @@ from node.fakeprocess import FakeProcess, until
 
 from groundplane.node.toolkit.nri.plugin import NriPlugin
 from testing.realcluster import build, node
+from testing.realcluster.process import Process
 
 pytestmark = pytest.mark.real
 
+SYNCHRONIZED = "connected and synchronized"
+"""What containerd logs when it has taken a plugin."""
 SOCKET = "/run/nri/nri.sock"
 """The default, `/var/run` being a link, which cannot be followed from outside the node."""
 KIND = "nri.groundplane.test/thing"
@@ -41,6 +46,7 @@ SPEC = {
         for name in ("one", "two")
     ],
 }
+PODS = f"/api/v1/namespaces/{OWN}/pods"
 PATIENCE_S = 60.0
 _numbers = itertools.count()
 
@@ -80,7 +86,7 @@ async def plugin(process: OnNode) -> AsyncIterator[NriPlugin]:
 
 async def synchronized(real: node.Node, times: int) -> None:
     """Wait until containerd has taken the plugin so many times, which it logs: from then on it asks it."""
-    await until(lambda: real.log("containerd").count("connected and synchronized") >= times, "containerd", PATIENCE_S)
+    await until(lambda: real.log("containerd").count(SYNCHRONIZED) >= times, "containerd", PATIENCE_S)
 
 
 class Pods:
@@ -92,6 +98,32 @@ class Pods:
 
     async def run(self, annotations: Mapping[str, str], containers: tuple[str, ...] = ("ctr",)) -> list[set[str]]:
         """Run a pod; for each container, the things it has: `dev:NAME` and `env:NAME`."""
+        name = self._create(annotations, containers)
+        pod: dict[str, Any] = {}
+
+        def runs() -> bool:
+            pod.update(self._seen(name))
+            return bool(pod.get("status", {}).get("phase") == "Running")
+
+        await until(runs, f"{name} to run", PATIENCE_S)
+        ids = {each["name"]: each["containerID"].rpartition("/")[2] for each in pod["status"]["containerStatuses"]}
+        return [self._things(ids[each]) for each in containers]
+
+    async def refused(self, annotations: Mapping[str, str]) -> str:
+        """Run a pod whose container cannot be made: what its owner is told."""
+        name = self._create(annotations, ("ctr",))
+
+        def message() -> str:
+            for each in self._seen(name).get("status", {}).get("containerStatuses", ()):
+                waiting = each["state"].get("waiting", {})
+                if waiting.get("reason") == "CreateContainerError":
+                    return str(waiting["message"])
+            return ""
+
+        told: str = await until(message, f"{name} to be refused", PATIENCE_S)
+        return told
+
+    def _create(self, annotations: Mapping[str, str], containers: tuple[str, ...]) -> str:
         name = f"pod-{next(_numbers)}"
         body = {
             "metadata": {"name": name, "annotations": dict(annotations)},
@@ -104,18 +136,13 @@ class Pods:
                 ],
             },
         }
-        path = f"/api/v1/namespaces/{OWN}/pods"
-        status, answer = self._cluster.control_plane.request("POST", path, body)
+        status, answer = self._cluster.control_plane.request("POST", PODS, body)
         assert status == 201, answer
-        pod: dict[str, Any] = {}
+        return name
 
-        def runs() -> bool:
-            pod.update(self._cluster.control_plane.request("GET", f"{path}/{name}")[1])
-            return bool(pod.get("status", {}).get("phase") == "Running")
-
-        await until(runs, f"{name} to run: {pod.get('status')}", PATIENCE_S)
-        ids = {each["name"]: each["containerID"].rpartition("/")[2] for each in pod["status"]["containerStatuses"]}
-        return [self._things(ids[each]) for each in containers]
+    def _seen(self, name: str) -> dict[str, Any]:
+        _, pod = self._cluster.control_plane.request("GET", f"{PODS}/{name}")
+        return dict(pod)
 
     def _things(self, container: str) -> set[str]:
         tasks = self._node.run(["ctr", "-n", "k8s.io", "tasks", "list"]).stdout.splitlines()
@@ -150,8 +177,55 @@ async def test_devices_by_annotation_through_restarts_of_containerd(cluster: nod
         assert await pods.run({}) == [set()]
         assert await pods.run({"cdi.k8s.io/thing": f"{KIND}=one"}) == [set()], "another's annotation"
 
+        told = await pods.refused({f"{DOMAIN}/container.ctr": f"{KIND}=three"})
+        assert f"unresolvable CDI devices {KIND}=three" in told, "that container's owner is told"
+
         real.kill("containerd")
         await synchronized(real, 2)
         assert await pods.run(wanted) == [ONE], "the plugin is back"
     assert await pods.run(wanted) == [set()], "a plugin that is stopped keeps no container from starting"
     assert process.stderr.count("again") == 2  # announced, and done
+
+
+PROGRAM = f"""
+import asyncio, os
+from groundplane.node.ownprocess import OwnProcess
+from groundplane.node.toolkit.nri.plugin import NriPlugin
+
+async def main():
+    process = OwnProcess(["nvidia-toolkit"], os.environ)
+    plugin = NriPlugin(process, index=20, namespace="{OWN}")
+    await plugin.start()
+    await process.signal()
+    await plugin.stop()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_plugin_that_hangs_or_is_killed_keeps_no_container_from_starting(
+    cluster: node.Cluster, tmp_path: Path
+) -> None:
+    real = cluster.nodes["nri"]
+    pods = Pods(cluster, real)
+    wanted = {f"{DOMAIN}/pod": f"{KIND}=one"}
+    taken = real.log("containerd").count(SYNCHRONIZED)
+    enter = ["nsenter", f"--target={real.pid}", "--mount", "--root", "--wd=/"]
+    log = tmp_path / "plugin.log"
+    running = Process("plugin", [*enter, sys.executable, "-c", PROGRAM], log=log, ready=lambda: True)
+    running.start()
+    try:
+        await synchronized(real, taken + 1)
+        assert await pods.run(wanted) == [ONE]
+
+        os.kill(running.pid, signal.SIGSTOP)
+        assert await pods.run(wanted) == [set()], "containerd waits for it as long as a request may take, and goes on"
+        os.kill(running.pid, signal.SIGCONT)
+        await synchronized(real, taken + 2)
+        assert await pods.run(wanted) == [ONE], "it is back"
+
+        running.kill()
+        assert await pods.run(wanted) == [set()]
+    finally:
+        running.kill()
+    assert f"CDI devices '{KIND}=one'" in log.read_text()
