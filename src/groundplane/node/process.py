@@ -12,9 +12,9 @@ folder where the machine is simulated).
 import asyncio
 import datetime
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ..api.release import Release
 from .hostroot import HostRoot
@@ -149,3 +149,18 @@ async def wait_any(*waits: Awaitable[object]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def unless_signalled(process: Process, work: Coroutine[Any, Any, None]) -> signal.Signals | None:
+    """Do something, but drop it at a signal: which signal came, or None if the work is done. Raises what it raises."""
+    doing, asking = asyncio.ensure_future(work), asyncio.ensure_future(process.signal())
+    try:
+        await asyncio.wait((doing, asking), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (doing, asking):
+            if not task.done():
+                task.cancel()
+        await asyncio.gather(doing, asking, return_exceptions=True)
+    if not doing.cancelled():
+        doing.result()
+    return None if asking.cancelled() else asking.result()

@@ -7,15 +7,14 @@ that was missing is there. What labels are is left to ``labels``, where they go 
 import asyncio
 import contextlib
 import enum
-from collections.abc import AsyncIterator, Coroutine
-from signal import Signals
-from typing import Any, Final
+from collections.abc import AsyncIterator
+from typing import Final
 
 from ..config import GfdConfig, load_gfd
 from ..devices.model import Inventory
 from ..devices.source import DeviceError
 from ..options import Duration, Leave
-from ..process import HANGUP, Process
+from ..process import HANGUP, Process, unless_signalled
 from ..sharing import Resources
 from . import machine, output, vgpu
 from .discovery import InitError, discover
@@ -125,7 +124,7 @@ class Cycle:
     async def run(self) -> Ending:
         """Label until a signal ends it, or once if that is all that is asked."""
         while True:
-            number = await _unless_signalled(self._process, self._label())
+            number = await unless_signalled(self._process, self._label())
             if number is None and self._found_again:
                 return Ending.RELOAD
             if number is None and self._config.oneshot:
@@ -186,18 +185,3 @@ class Cycle:
         if text not in self._said:
             self._said.add(text)
             self._process.log.warning(text)
-
-
-async def _unless_signalled(process: Process, work: Coroutine[Any, Any, None]) -> Signals | None:
-    """Do something, but drop it at a signal: which signal came, or None if the work is done."""
-    doing, asking = asyncio.ensure_future(work), asyncio.ensure_future(process.signal())
-    try:
-        await asyncio.wait((doing, asking), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (doing, asking):
-            if not task.done():
-                task.cancel()
-        await asyncio.gather(doing, asking, return_exceptions=True)
-    if not doing.cancelled():
-        doing.result()
-    return None if asking.cancelled() else asking.result()
