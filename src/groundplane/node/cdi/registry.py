@@ -61,15 +61,17 @@ class Registry(msgspec.Struct, frozen=True):
                     specs.append(Loaded(file, priority, _read(file, path)))
                 except (model.SpecError, OSError) as error:
                     errors[file].append(_text(file, error))
-        return cls._of(specs, errors)
+        return cls.of_loaded(specs, errors)
 
     @classmethod
     def of(cls, specs: Iterable[model.Spec]) -> "Registry":
         """The devices of some specs that are in no file, all of the same priority."""
-        return cls._of([Loaded(f"spec {number}", 0, spec) for number, spec in enumerate(specs)], defaultdict(list))
+        return cls.of_loaded([Loaded(f"spec {number}", 0, spec) for number, spec in enumerate(specs)])
 
     @classmethod
-    def _of(cls, specs: Sequence[Loaded], errors: dict[str, list[str]]) -> "Registry":
+    def of_loaded(cls, specs: Sequence[Loaded], wrong: Mapping[str, Sequence[str]] | None = None) -> "Registry":
+        """The devices of some specs, and what was wrong with others, by path."""
+        errors = defaultdict(list, {file: list(texts) for file, texts in (wrong or {}).items()})
         claims: dict[str, list[tuple[Loaded, model.Device]]] = defaultdict(list)
         for loaded in specs:
             for device in loaded.spec.devices:
