@@ -242,7 +242,7 @@ def _driver(run: Generation, driver: Driver) -> ContainerEdits:
         *map(run.placing.mount, run.files.binaries(drivers.BINARIES)),
     ]
     if run.hookless:
-        folders, mounts = run.placing.folders(), tuple(run.placing.by_names(found, driver))
+        folders, mounts = run.placing.folders(), tuple(run.placing.by_names(found, driver.version))
     else:
         folders, mounts = driver.folders, tuple(map(run.placing.mount, found))
     return ContainerEdits(
@@ -267,7 +267,7 @@ def _graphics(run: Generation, driver: Driver) -> ContainerEdits:
     own = [path for path in found if f"/{drivers.ALLOCATOR}." not in path]
     configs = drivers.CONFIGS if run.release is Release.V26_3 else (*drivers.CONFIGS, drivers.OPENCL)
     if run.hookless:
-        mounts = [*run.placing.by_names(own, driver), *run.placing.modules(modules)]
+        mounts = [*run.placing.by_names(own, driver.version), *run.placing.modules(modules)]
     else:
         mounts = [*map(run.placing.mount, own), *map(run.placing.mount, modules)]
     return ContainerEdits(

@@ -5,12 +5,12 @@ each is mounted under every name that it is loaded by, in folders that loaders s
 told by :mod:`.drivers`.
 
 Folders without hooks. A spec does not know the image, so that the folders are those of all loaders: ``/usr/lib64`` is
-searched by glibc as RHEL, Fedora, SUSE and Amazon build it; ``/usr/lib`` by glibc as Debian and Ubuntu build it, and by
-musl; either on x86-64 and aarch64. An image of Debian's kind may have libraries of a driver itself, and its loader's
-cache names those in its library folder: a library with a name that they could have, which is one without the driver's
-version, is mounted over them there, too. Modules that programs look for in a subfolder of their distribution's library
-folder (VDPAU, GBM) are put in that subfolder of each. Every mount takes time at a container's start: this is why a
-library is not put everywhere.
+searched by glibc as RHEL, Fedora, SUSE and Amazon build it; ``/usr/lib`` by glibc as Debian, Ubuntu and Arch build it,
+and by musl; either on x86-64 and aarch64. Two cover all, and more would cost: a mount takes 0.15 ms of a container's
+start. An image of Debian's kind may hold libraries of a driver itself, which its loader's cache names: over those that
+images hold and that must fit the kernel's module the host's are mounted in Debian's folder, too. Modules that programs
+look for in a subfolder of their distribution's library folder (VDPAU, GBM) are put there. What only the driver's own
+windows load is left out.
 """
 
 import posixpath
@@ -35,8 +35,19 @@ from .roots import Roots
 
 LOADER_FOLDERS: Final = ("/usr/lib64", "/usr/lib")
 """Where every library is mounted without hooks."""
-MULTIARCH_FOLDER: Final = "/usr/lib/{}-linux-gnu"
-"""Where, too, are those without the driver's version in their name."""
+DEBIAN_FOLDER: Final = "/usr/lib/{}-linux-gnu"
+"""Where, on a machine of some architecture, :data:`SHADOWED` libraries are mounted, too."""
+SHADOWED: Final = frozenset(
+    {
+        *("libcuda.so", "libnvidia-ml.so", "libnvidia-ptxjitcompiler.so", "libnvidia-nvvm.so", "libnvcuvid.so"),
+        "libnvidia-encode.so",
+    }
+)
+"""Libraries that images hold though they should not, by names without versions."""
+MODULE_FOLDERS: Final = ("/usr/lib64", DEBIAN_FOLDER)
+"""Library folders whose subfolders have modules."""
+UNUSED: Final = frozenset({"libnvidia-gtk2.so", "libnvidia-gtk3.so", "libnvidia-wayland-client.so"})
+"""Libraries that nothing in a container loads: they draw the windows of the driver's settings."""
 
 READ_ONLY: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 IPC_OPTIONS: Final = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
@@ -44,7 +55,6 @@ EXPLICIT: Final = "enable-explicit-driver-libraries"
 
 ALIASES: Final = {
     "libcuda.so": "libcuda.so",
-    "libnvidia-ml.so": "libnvidia-ml.so",
     "libnvidia-opticalflow.so": "libnvidia-opticalflow.so",
     "libGLX_nvidia.so": "libGLX_indirect.so.0",
     VULKAN_PRODUCER: VULKAN_PRODUCER,
@@ -101,34 +111,42 @@ class Placing:
 
     # --- without hooks ------------------------------------------------------------------------------------------------
 
-    def by_names(self, libraries: Iterable[str], driver: Driver) -> Iterator[Mount]:
-        """A mount for each name that a library is loaded by, in each folder; of libraries of one name the first."""
+    def by_names(self, libraries: Iterable[str], version: str = "") -> Iterator[Mount]:
+        """A mount for each name that a library is loaded by, in each folder; of libraries of one name the first.
+
+        ``version`` is the driver's.
+        """
         seen: set[str] = set()
         for path in libraries:
-            for at in self._places(path, driver):
+            for at in self._places(path, version):
                 if at not in seen:
                     seen.add(at)
                     yield self.mount(path, at)
 
-    def _places(self, path: str, driver: Driver) -> Iterator[str]:
+    def _places(self, path: str, version: str) -> Iterator[str]:
         folder, name = posixpath.split(path)
-        module = folder.rpartition("/")[2] == VDPAU
-        for loaded in self.names(path):
-            if module:
-                yield from (f"{each}/{VDPAU}/{loaded}" for each in self._all_folders(path))
-            else:
-                folders = LOADER_FOLDERS if driver.version and driver.version in loaded else self._all_folders(path)
-                yield from (f"{each}/{loaded}" for each in folders)
-        if name == f"{ALLOCATOR}.{driver.version}":
-            yield from (f"{each}/{_GBM}" for each in self._all_folders(path))
+        plain = stem(name)
+        if plain in UNUSED:
+            return
+        if folder.rpartition("/")[2] == VDPAU:
+            yield from self._in_modules(path, *(f"{VDPAU}/{loaded}" for loaded in self.names(path)))
+            return
+        folders = (*LOADER_FOLDERS, *(self._formatted(path, DEBIAN_FOLDER) if plain in SHADOWED else ()))
+        yield from (f"{each}/{loaded}" for loaded in self.names(path) for each in folders)
+        if name == f"{ALLOCATOR}.{version}":
+            yield from self._in_modules(path, _GBM)
 
-    def _all_folders(self, path: str) -> tuple[str, ...]:
+    def _in_modules(self, path: str, *names: str) -> Iterator[str]:
+        yield from (f"{each}/{name}" for each in self._formatted(path, *MODULE_FOLDERS) for name in names)
+
+    def _formatted(self, path: str, *folders: str) -> list[str]:
+        """Folders of the architecture that a library is for, as far as that is known."""
         library = self._library(path)
         machine = library.machine if library is not None else ""
-        return (*LOADER_FOLDERS, *([MULTIARCH_FOLDER.format(machine)] if machine else ()))
+        return [each.format(machine) for each in folders if machine or "{}" not in each]
 
     def folders(self) -> tuple[str, ...]:
-        """Where a container has the libraries, for :data:`environment`."""
+        """Where a container has the libraries, for an environment variable."""
         return LOADER_FOLDERS
 
     def modules(self, modules: Iterable[str]) -> Iterator[Mount]:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from ..devices.model import Inventory
 from ..devices.source import DeviceError, Source
 from ..process import Process
-from .drivers import Driver, DriverFiles
+from .drivers import DriverFiles
 from .hooks import Hooks
 from .libraries import Placing, folders_of
 from .model import ContainerEdits, Mount
@@ -132,7 +132,7 @@ def _chain(files: DriverFiles, path: str) -> Iterator[str]:
 
 
 def _by_names(placing: Placing, files: DriverFiles, libraries: Iterable[str], links: Iterable[str]) -> Iterator[Mount]:
-    yield from placing.by_names(libraries, Driver("", ()))
+    yield from placing.by_names(libraries)
     for link in links:
         path = link.partition("::")[2]
         if files.there(path):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ...api.release import Release
-from .drivers import Driver, DriverFiles
+from .drivers import DriverFiles
 from .hooks import Hooks
 from .libraries import Placing, folders_of, stem
 from .model import ContainerEdits, Mount
@@ -51,7 +51,7 @@ def common(files: DriverFiles, placing: Placing, hooks: Hooks, release: Release,
 
 def _by_names(placing: Placing, paths: list[str]) -> Iterator[Mount]:
     libraries = [path for path in paths if stem(posixpath.basename(path))]
-    yield from placing.by_names(libraries, Driver("", ()))
+    yield from placing.by_names(libraries)
 
 
 def _store(files: DriverFiles) -> str:
