@@ -9,7 +9,7 @@ import os
 import posixpath
 import stat
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -17,7 +17,20 @@ from . import model
 from .model import ContainerEdits, DeviceNode, Mount
 from .registry import Registry
 
-Lstat = Callable[[str], os.stat_result]
+
+class Status(Protocol):
+    """What must be known of a file: as :class:`os.stat_result` has it."""
+
+    @property
+    def st_mode(self) -> int:
+        """Its kind and permissions."""
+
+    @property
+    def st_rdev(self) -> int:
+        """Major and minor number of a device node."""
+
+
+Lstat = Callable[[str], Status]
 """What is known of a host path, without following it if it is a link. Raises OSError."""
 
 _TYPES: Final = {stat.S_IFBLK: "b", stat.S_IFCHR: "c", stat.S_IFIFO: "p"}
@@ -144,7 +157,10 @@ def _apply_node(node: DeviceNode, config: dict[str, Any]) -> None:
     device |= {
         key: value for key, value in (("fileMode", node.file_mode), ("uid", uid), ("gid", gid)) if value is not None
     }
-    _put(_list(_at(config, "linux"), "devices"), "path", device)
+    devices = _list(_at(config, "linux"), "devices")
+    _drop_first(devices, "path", node.path)
+    place = _first(devices, "path", node.path)  # where a configuration has a path twice, the second one's
+    devices[place : place + 1] = [device]
     if node.type in ("b", "c"):
         rule = {"allow": True, "type": node.type, "major": node.major, "minor": node.minor}
         access = "" if node.permissions == model.NO_PERMISSIONS else node.permissions or "rwm"
@@ -164,7 +180,8 @@ def _apply_mounts(wanted: ContainerEdits, config: dict[str, Any]) -> None:
             "source": mount.host_path,
             "options": [*mount.options, *(_id_mapping(mount) if mapped else ())],
         }
-        _put(mounts, "destination", {key: value for key, value in entry.items() if value})
+        _drop_first(mounts, "destination", mount.container_path)
+        mounts.append({key: value for key, value in entry.items() if value})
     mounts.sort(key=lambda mount: _depth(mount.get("destination", "")))
 
 
@@ -181,12 +198,14 @@ def _depth(destination: str) -> int:
     return clean.count("/") - clean.startswith("//")
 
 
-def _put(entries: list[dict[str, Any]], key: str, entry: dict[str, Any]) -> None:
-    """Add an entry at the end, instead of the first with the same key."""
-    same = next((number for number, each in enumerate(entries) if each.get(key) == entry.get(key)), None)
-    if same is not None:
-        del entries[same]
-    entries.append(entry)
+def _first(entries: list[dict[str, Any]], key: str, value: str) -> int:
+    """The place of the first entry that has a value, or that after the last."""
+    return next((place for place, each in enumerate(entries) if each.get(key) == value), len(entries))
+
+
+def _drop_first(entries: list[dict[str, Any]], key: str, value: str) -> None:
+    place = _first(entries, key, value)
+    del entries[place : place + 1]
 
 
 def _at(config: dict[str, Any], *keys: str) -> dict[str, Any]:
