@@ -23,8 +23,8 @@ from groundplane.api.release import Release
 from groundplane.lab import onnode
 from groundplane.lab.nodes import NodeSpec
 from groundplane.lab.onnode import host
+from groundplane.node.cdi.roots import NULL_DEVICES
 from groundplane.node.ownprocess import SIMULATION_ENV
-from groundplane.node.plugin.cdispec import NULL_DEVICES
 from groundplane.operator import manage_crds, plan
 
 from .realcluster import build

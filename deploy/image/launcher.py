@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping
 
-from groundplane.lab.host import DRIVER_BIN
+from groundplane.lab.driverfiles import DRIVER_BIN
 
 from . import contents
 

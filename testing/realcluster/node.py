@@ -39,7 +39,8 @@ _CRI = "io.containerd.cri.v1"
 class NodeSetup:
     """How a node is made.
 
-    `files` are written into the node before its services start (path: text; executable below a `bin`).
+    `files` are written into the node before its services start (path: text; executable below a `bin`), and `programs`
+    are put there from files of the machine.
     `container_mounts` are folders of the node that every container sees at the same path, `container_environment`
     variables that every container has. Without `cni` the node has no pod network, as a cluster whose network
     add-on was forgotten.
@@ -48,6 +49,7 @@ class NodeSetup:
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    programs: Mapping[str, Path] = field(default_factory=dict)
     container_mounts: Sequence[str] = ()
     container_environment: Mapping[str, str] = field(default_factory=dict)
     cni: bool = True
@@ -170,6 +172,7 @@ class Node:
             "address": self.address,
             "gateway": FABRIC_ADDRESS,
             "cgroup": self.cgroup,
+            "programs": self._programs(),
             "container_mounts": list(self.setup.container_mounts),
             "container_environment": dict(self.setup.container_environment),
             "services": {"containerd": ["containerd", "--config=/etc/containerd/config.toml"], "kubelet": kubelet},
@@ -180,6 +183,16 @@ class Node:
                 **self.setup.files,
             },
         }
+
+    def _programs(self) -> dict[str, str]:
+        """Copies of the programs in the node's work folder, by the paths where they shall be."""
+        folder = self.work / "programs"
+        folder.mkdir(parents=True, exist_ok=True)
+        found = {}
+        for number, (path, source) in enumerate(self.setup.programs.items()):
+            shutil.copyfile(source, folder / str(number))
+            found[path] = f"/groundplane/programs/{number}"
+        return found
 
 
 class Cluster(Started):

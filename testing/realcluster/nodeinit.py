@@ -103,6 +103,14 @@ def place_files(files: Mapping[str, str]) -> None:
         target.chmod(0o755 if target.parent.name == "bin" else 0o644)
 
 
+def place_programs(programs: Mapping[str, str]) -> None:
+    """Put executables of the machine where the node shall have them."""
+    for path, source in programs.items():
+        Path(path).unlink(missing_ok=True)
+        shutil.copyfile(source, path)
+        Path(path).chmod(0o755)
+
+
 def write_base_spec(config: Mapping[str, Any], environment: Mapping[str, str]) -> None:
     """The specification that containers start from: containerd's own, with the node's additions."""
     made = subprocess.run(["ctr", "oci", "spec"], env=environment, check=True, capture_output=True).stdout
@@ -162,6 +170,7 @@ def main() -> None:
     socket.sethostname(config["name"])
     join_network(config)
     place_files(config["files"])
+    place_programs(config["programs"])
     paths = [f"/groundplane-bin/{index}" for index in range(len(config["path"]))]
     environment = {"PATH": ":".join([*paths, "/usr/sbin", "/usr/bin", "/sbin", "/bin"]), "HOME": "/root"}
     os.environ["PATH"] = environment["PATH"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from groundplane.lab import clock, host, nodes, onnode
+from groundplane.lab import clock, driverfiles, host, nodes, onnode
 from groundplane.lab.onnode import container as containers
 from groundplane.lab.onnode import host as node_host
 from groundplane.lab.programs import ContainerContext, Image
@@ -80,8 +80,8 @@ class Place:
         for module in host.CORE_MODULES:
             simulated.load_module(module, version=version)
         simulated.create_device_nodes()
-        for path in ("/usr/bin/nvidia-smi", "/usr/lib64/libnvidia-ml.so.1", "/usr/lib64/libcuda.so.1"):
-            self.root.write_atomic("/driver-root" + path, host.driver_file(path, version), mode=0o755)
+        driver_root = HostRoot(self.root.mkdir("/driver-root"))
+        driverfiles.write(driver_root, version, driverfiles.CONTAINER_LIBRARIES)
 
     def inject_driver(self) -> None:
         """What the NVIDIA runtime mounts into a container."""

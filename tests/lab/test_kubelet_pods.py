@@ -287,19 +287,6 @@ async def test_exec_of_an_unknown_command_says_so() -> None:
         )
 
 
-async def test_a_malformed_cdi_spec_holds_the_container_not_the_node() -> None:
-    async with bench() as b:
-        host = b.node().host
-        host.nri_plugins.add("toolkit")
-        host.root.write_atomic("/var/run/cdi/bad.json", "{")
-        annotation = {"nvidia.cdi.k8s.io/container.main": "management.nvidia.com/gpu=all"}
-        b.pod("p", container(script=SLEEP), metadata={"annotations": annotation})
-        await b.until(lambda: b.waiting("p") == "CreateContainerError", "the error")
-        assert "bad.json is malformed" in b.status("p")["containerStatuses"][0]["state"]["waiting"]["message"]
-        host.root.write_atomic("/var/run/cdi/bad.json", '{"kind": "x/y", "devices": []}')
-        await b.until(lambda: "unresolvable CDI devices" in str(b.status("p")), "the next error")
-
-
 async def test_a_host_path_below_a_file_is_a_failed_mount() -> None:
     async with bench() as b:
         b.node().host.root.write_atomic("/etc/file", "")

@@ -1,15 +1,11 @@
 """Stand-ins as real processes: what each does to the files, ports, sockets and the API server of its container."""
 
 import asyncio
-import json
-import os
-import signal
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
-import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -27,7 +23,6 @@ from groundplane.lab.host import HostError
 from groundplane.lab.onnode import apiclient, container, host, process, serving
 from groundplane.lab.programs import Response
 from groundplane.lab.status import StatusError
-from groundplane.node.hostroot import HostRoot
 from groundplane.node.programs import PROGRAMS
 
 NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
@@ -86,11 +81,8 @@ def test_the_first_program_boots_the_machine_and_later_ones_find_it_as_it_is(pla
     first = place.host
     assert len(first.pci_devices()) == 2
     first.load_module("nvidia", version="580.1")
-    first.nri_plugins.add("toolkit")
     second = place.host
-    assert (second.modules(), second.driver_version, list(second.nri_plugins)) == (["nvidia"], "580.1", ["toolkit"])
-    second.nri_plugins.discard("toolkit")
-    assert not first.nri_plugins
+    assert (second.modules(), second.driver_version) == (["nvidia"], "580.1")
     assert [gpu.uuid for gpu in first.gpus] == [gpu.uuid for gpu in second.gpus]
 
 
@@ -313,97 +305,6 @@ async def test_driver_installs_and_unloads_at_sigterm(place: Place) -> None:
     assert (place.host.modules(), place.host.device_nodes()) == ([], [])
     assert place.root.is_dir(names.DRIVER_ROOT)
     assert not list(place.root.path(names.DRIVER_ROOT).iterdir())
-
-
-async def test_toolkit_configures_restarts_and_reverts_a_real_runtime(place: Place) -> None:
-    place.install_driver()
-    machine = HostRoot(place.root.mkdir("/host"))
-    for root, folder in ((place.root, "/runtime/config"), (machine, "/etc/containerd")):
-        root.mkdir(folder)
-    place.root.remove("/runtime/config")
-    place.root.symlink("/runtime/config", "/host/etc/containerd")
-    machine.write_atomic("/etc/containerd/config.toml", RUNC)
-    path = place.root.path("/sock")
-    runtime = subprocess.Popen([sys.executable, "-c", FAKE_CONTAINERD, str(path)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert runtime.stdout is not None
-        assert runtime.stdout.readline() == "up\n"
-        running = await place.start(
-            "nvidia-toolkit",
-            RUNTIME="containerd",
-            CDI_ENABLED="true",
-            RUNTIME_CONFIG="/runtime/config/config.toml",
-            RUNTIME_DROP_IN_CONFIG="/runtime/config/conf.d/99-nvidia.toml",
-            RUNTIME_DROP_IN_CONFIG_HOST_PATH="/etc/containerd/conf.d/99-nvidia.toml",
-            RUNTIME_SOCKET="/sock",
-        )
-        await running.until("waiting for a signal")
-        assert runtime.wait(60) == -signal.SIGHUP
-        assert set(place.host.runtime_handlers) == {"runc", "nvidia", "nvidia-cdi", "nvidia-legacy"}
-        drop_in = tomllib.loads(machine.read_text("/etc/containerd/conf.d/99-nvidia.toml"))
-        runtimes = drop_in["plugins"]["io.containerd.cri.v1.runtime"]["containerd"]["runtimes"]
-        assert runtimes["nvidia"] == {
-            "runtime_type": "io.containerd.runc.v2",
-            "base_runtime_spec": "/etc/containerd/base.json",
-            "options": {
-                "BinaryName": "/usr/local/nvidia/toolkit/nvidia-container-runtime",
-                "SystemdCgroup": False,
-            },
-        }
-        path.unlink()
-        runtime = subprocess.Popen(
-            [sys.executable, "-c", FAKE_CONTAINERD, str(path)], stdout=subprocess.PIPE, text=True
-        )
-        assert runtime.stdout is not None
-        assert runtime.stdout.readline() == "up\n"
-        assert await running.stop() == 0
-        assert runtime.wait(60) == -signal.SIGHUP
-        assert machine.read_text("/etc/containerd/config.toml") == RUNC, "the import was a person's"
-        assert not machine.exists("/etc/containerd/conf.d/99-nvidia.toml")
-    finally:
-        runtime.kill()
-        runtime.wait()
-
-
-@pytest.mark.parametrize(
-    ("loaded", "visible", "brought"),
-    [(True, "all", True), (True, "void", False), (True, None, False), (False, "all", False)],
-)
-async def test_the_toolkits_runtime_brings_the_driver(
-    place: Place, loaded: bool, visible: str | None, brought: bool
-) -> None:
-    place.install_driver()
-    running = await place.start("nvidia-toolkit", ENABLE_NRI_PLUGIN="true")  # without a runtime to configure
-    await running.until("waiting for a signal")
-    assert await running.stop() == 0
-    if not loaded:
-        place.host.unload_module("nvidia")
-    bundle = place.base / "bundle"
-    bundle.mkdir()
-    environment = ["PATH=/bin", *([f"NVIDIA_VISIBLE_DEVICES={visible}"] if visible is not None else [])]
-    config = {"process": {"env": environment}, "mounts": [{"destination": "/proc"}]}
-    (bundle / "config.json").write_text(json.dumps(config, separators=(",", ":")))
-    runc = place.base / "bin/runc"
-    runc.write_text('#!/bin/sh\necho "runc $*"\n')
-    runc.chmod(0o755)
-    tool = place.root.path("/usr/local/nvidia/toolkit/nvidia-container-runtime")
-    done = subprocess.run(
-        [tool, "--root", "/r", "create", "--bundle", str(bundle), "id"],
-        env={"PATH": f"{runc.parent}:{os.defpath}"}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout == f"runc --root /r create --bundle {bundle} id\n"
-    mounts = json.loads((bundle / "config.json").read_text())["mounts"]
-    assert mounts[-1] == {"destination": "/proc"}
-    found = {mount["destination"]: mount["source"] for mount in mounts[:-1]}
-    wanted = {"/usr/bin/nvidia-smi", "/usr/lib64/libnvidia-ml.so.1", "/usr/lib64/libcuda.so.1"}
-    assert found == ({path: names.DRIVER_ROOT + path for path in wanted} if brought else {})
-
-
-async def test_a_runtime_out_of_sight_is_told(place: Place) -> None:
-    place.install_driver()
-    code, text = await place.run("nvidia-toolkit", RUNTIME="containerd", RUNTIME_SOCKET="/none")
-    assert code == 1
-    assert "cannot restart the container runtime" in text
 
 
 @pytest.mark.parametrize("tool", [True, False])

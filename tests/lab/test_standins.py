@@ -1,7 +1,6 @@
 """Stand-ins one by one: what each checks of the host and what it leaves there."""
 
 import asyncio
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 
 from groundplane.api import names
 from groundplane.lab import api, clock, host, images, nodes, programs, resources
-from groundplane.lab.standins import cuda_check, driver, driver_manager, toolkit
+from groundplane.lab.standins import cuda_check, driver, driver_manager
 from groundplane.node.hostroot import HostRoot
 
 VALIDATIONS = names.VALIDATIONS_DIR
@@ -139,40 +138,6 @@ async def test_driver_manager_reports_a_driver_in_use(folder: Path) -> None:
         await node.run("k8s-driver-manager", "driver-manager", "uninstall_driver")
 
 
-@pytest.mark.parametrize("config", ["", 'version = 2\n# mine\n[plugins."x"]\n  y = 1\n'])
-async def test_toolkit_configures_and_reverts(folder: Path, config: str) -> None:
-    node = Node(folder, gpus=GPUS, host_driver="550.1.2")
-    path = "/etc/containerd/config.toml"
-    if config:
-        node.host.root.write_atomic(path, config)
-    before = node.host.root.read_text(path)
-    task = asyncio.create_task(node.run("container-toolkit", RUNTIME="containerd", CDI_ENABLED="true"))
-    while "waiting for a signal" not in node.text:
-        await asyncio.sleep(0.001)
-    assert set(node.host.runtime_handlers) >= set(toolkit.HANDLERS)
-    assert node.host.runtime_handlers["nvidia"] == "/usr/local/nvidia/toolkit/nvidia-container-runtime"
-    assert tomllib.loads(node.host.root.read_text(path))["imports"] == ["/etc/containerd/conf.d/*.toml"]
-    assert "management.nvidia.com/gpu=all" in node.host.cdi_devices()
-    node.stopping.set()
-    assert await task == 0
-    assert "nvidia" not in node.host.runtime_handlers
-    assert node.host.root.read_text(path) == before
-
-
-async def test_toolkit_leaves_a_malformed_configuration_alone(folder: Path) -> None:
-    node = Node(folder, gpus=GPUS, host_driver="550.1.2")
-    node.host.root.write_atomic("/etc/containerd/config.toml", "[[[")
-    assert await node.run("container-toolkit", RUNTIME="containerd") == 1
-    assert "malformed" in node.text
-    assert node.host.root.read_text("/etc/containerd/config.toml") == "[[["
-
-
-async def test_toolkit_needs_the_driver(folder: Path) -> None:
-    node = Node(folder, gpus=GPUS)
-    assert await node.run("container-toolkit", RUNTIME="containerd", CDI_ENABLED="true") == 1
-    assert "is the driver loaded" in node.text
-
-
 async def test_validator_driver_facts(folder: Path) -> None:
     node = Node(folder, gpus=GPUS)
     assert await node.validate("driver") == 1
@@ -232,7 +197,10 @@ def test_cuda_check_names_the_lowest_missing_layer(folder: Path) -> None:
     assert layer() == "driver"
     node.host.load_module("nvidia", version="580.1")
     assert layer() == "runtime"
-    node.host.nri_plugins.add("toolkit")
+    text = (
+        '{"cdiVersion": "0.3.0", "kind": "x.test/gpu", "devices": [{"name": "a", "containerEdits": {"env": ["A=b"]}}]}'
+    )
+    node.host.root.write_atomic("/etc/cdi/x.json", text)
     assert layer() == "device plugin"
     ctx.container.gpus, ctx.container.driver_injected = node.host.gpus[:1], True
     assert layer() == ""

@@ -13,18 +13,20 @@ import os
 import shutil
 import struct
 import tomllib
-from collections.abc import Iterator, MutableSet
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ..node.cdi.registry import Registry
 from ..node.devices.models import Model
 from ..node.devices.simfile import DRIVER_VERSION, bus_id, gpu_uuid
 from ..node.devices.simulated import Machine, describe
 from ..node.hostroot import HostRoot
 from ..node.ownprocess import DEVICES
 from ..node.resources import MIG_MINORS
+from . import driverfiles
 from .nodes import NodeSpec
 
 SOCKET_PATH_LIMIT = 103
@@ -32,17 +34,8 @@ SOCKET_PATH_LIMIT = 103
 
 LONGEST_SOCKET = "/var/lib/kubelet/device-plugins/nvidia-gpu.shared.sock"
 DRIVER_ROOT = "/run/nvidia/driver"
-DRIVER_BIN = "/usr/lib/groundplane/driver/bin"
-"""Where groundplane's image has the executables that come with a driver; no other image has the folder."""
-
-HOST_DRIVER_FILES = (
-    "/usr/bin/nvidia-smi",
-    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
-    "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
-)
 CORE_MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 CONTROL_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 NVIDIA_VENDOR = "0x10de"
 MIG_INSTANCES, MIG_COMPUTES = 15, 8
 """GPU instances a GPU, and compute instances a GPU instance, for which the driver has capabilities."""
@@ -85,8 +78,6 @@ class SimulatedHost:
         self.spec = spec
         self.gpus: tuple[Gpu, ...] = tuple(_gpus(spec))
         self._handlers: dict[str, dict[str, Any]] = {}
-        self.nri_plugins: MutableSet[str] = set()
-        """Names of the NRI plugins that are connected to the container runtime."""
         self._check_socket_length()
         if not attach:
             self._install()
@@ -132,9 +123,8 @@ class SimulatedHost:
             root.symlink("/var/run", "/run")
         for path, text in _RUNTIME_FILES[spec.runtime.name].items():
             self._place(path, text)
-        if spec.host_driver:
-            for path in HOST_DRIVER_FILES:
-                self._place(path, driver_file(path, spec.host_driver), mode=0o755)
+        if spec.host_driver and not root.exists(driverfiles.SMI):
+            driverfiles.write(root, spec.host_driver, driverfiles.HOST_LIBRARIES)
 
     def _place(self, path: str, text: str, *, mode: int = 0o644) -> None:
         if not self.root.exists(path):
@@ -144,7 +134,6 @@ class SimulatedHost:
         """Bring up the kernel's view: devices, no modules but a host driver's, an empty /run, a fresh runtime."""
         for path in ("/sys", "/proc", "/dev", "/run"):
             _empty(self.root.path(path))
-        self.nri_plugins.clear()
         root, spec = self.root, self.spec
         root.write_atomic("/proc/modules", "")
         root.write_atomic("/proc/meminfo", "MemTotal:       1056784548 kB\n")
@@ -241,7 +230,7 @@ class SimulatedHost:
 
     def has_host_driver(self) -> bool:
         """Whether a driver is installed on the host itself and works there (`chroot / nvidia-smi`)."""
-        return self.root.is_file(HOST_DRIVER_FILES[0]) and self.loaded("nvidia")
+        return self.root.is_file(driverfiles.SMI) and self.loaded("nvidia")
 
     def create_device_nodes(self) -> None:
         """Make the GPUs' and the driver's device nodes; the lab's are ordinary files."""
@@ -279,13 +268,13 @@ class SimulatedHost:
         """Path of the binary of each handler the running runtime knows, by name; empty for its own `runc`."""
         return {name: str(table.get("binary", "")) for name, table in self._handlers.items()}
 
-    def cdi_devices(self) -> dict[str, dict[str, Any]]:
-        """The CDI devices this host's spec files offer, by qualified name; `/var/run/cdi` beats `/etc/cdi`."""
-        found: dict[str, dict[str, Any]] = {}
-        for folder in CDI_DIRS:
-            for path in self.root.glob(f"{folder}/*.json") + self.root.glob(f"{folder}/*.yaml"):
-                found.update(_cdi_spec(self.root, path))
-        return found
+    def injects(self) -> bool:
+        """Whether the container runtime has a way to give GPUs to containers: a handler, or CDI devices."""
+        return any(name.startswith("nvidia") for name in self.runtime_handlers) or bool(self.cdi_devices())
+
+    def cdi_devices(self) -> frozenset[str]:
+        """The CDI devices that this host's spec files offer, by qualified name."""
+        return frozenset(Registry.load(self.root.path).devices)
 
 
 def _capabilities(gpus: tuple[Gpu, ...]) -> Iterator[tuple[str, int]]:
@@ -319,13 +308,6 @@ def _configuration_space(device: int) -> bytes:
     return bytes(space)
 
 
-def driver_file(path: str, version: str) -> str:
-    """The content of a file of the driver: nvidia-smi is a script that runs the stand-in where its image is."""
-    if path.endswith("/nvidia-smi"):
-        return f'#!/bin/sh\n# simulated {version}\nexec {DRIVER_BIN}/nvidia-smi "$@"\n'
-    return f"simulated {version}\n"
-
-
 def _gpus(spec: NodeSpec) -> Iterator[Gpu]:
     for index, model in enumerate(spec.cards()):
         yield Gpu(index, gpu_uuid(spec.name, index), bus_id(index), model)
@@ -348,17 +330,10 @@ def _empty(folder: Path) -> None:
             entry.unlink()
 
 
-def _cdi_spec(root: HostRoot, path: str) -> dict[str, dict[str, Any]]:
-    try:
-        document = msgspec.yaml.decode(root.path(path).read_bytes())
-        return {f"{document['kind']}={device['name']}": device for device in document["devices"]}
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise HostError(f"CDI spec {path} is malformed: {error!r}; fix or remove the file") from error
-
-
 # --- configuration of the three runtimes ---------------------------------------------------------
 
-_CONTAINERD_TABLES = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
+_CONTAINERD_TABLE = "io.containerd.cri.v1.runtime"
+_CONTAINERD_OLD_TABLE = "io.containerd.grpc.v1.cri"
 _RUNTIME_FILES: dict[str, dict[str, str]] = {
     "containerd": {
         "/etc/containerd/config.toml": (
@@ -381,28 +356,46 @@ def _toml(root: HostRoot, path: str) -> dict[str, Any]:
         ) from error
 
 
-def _containerd(root: HostRoot) -> dict[str, dict[str, Any]]:
+def containerd_configuration(root: HostRoot) -> dict[str, Any]:
+    """What containerd 2.2 would have in force, as version 3: its file and what that imports, one over the other."""
     path = "/etc/containerd/config.toml"
     top = _toml(root, path) if root.exists(path) else {}
-    documents = [top]
-    for pattern in top.get("imports", []):
-        documents.extend(_toml(root, found) for found in root.glob(pattern))
-    handlers: dict[str, dict[str, Any]] = {"runc": {}}
-    for document in documents:
-        for name in _CONTAINERD_TABLES:
-            runtimes = document.get("plugins", {}).get(name, {}).get("containerd", {}).get("runtimes", {})
-            for handler, table in runtimes.items():
-                handlers[handler] = {"binary": table.get("options", {}).get("BinaryName", "")}
-    return handlers
+    merged: dict[str, Any] = {}
+    for document in (top, *(_toml(root, found) for pattern in top.get("imports", []) for found in root.glob(pattern))):
+        plugins = dict(document.get("plugins", {}))
+        old = plugins.pop(_CONTAINERD_OLD_TABLE, None)
+        if old is not None:
+            plugins[_CONTAINERD_TABLE] = old
+        merged = _over(merged, {**document, "plugins": plugins})
+    base: dict[str, Any] = {"plugins": {_CONTAINERD_TABLE: {"containerd": {"runtimes": {"runc": {}}}}}}
+    found: dict[str, Any] = _over(base, {**merged, "version": 3})
+    return found
+
+
+def _over(below: Any, above: Any) -> Any:
+    """Two tables as one: what the second says counts, tables in both are merged."""
+    if not isinstance(below, dict) or not isinstance(above, dict):
+        return above
+    return below | {key: _over(below[key], value) if key in below else value for key, value in above.items()}
+
+
+def _containerd(root: HostRoot) -> dict[str, dict[str, Any]]:
+    runtimes = containerd_configuration(root)["plugins"][_CONTAINERD_TABLE]["containerd"]["runtimes"]
+    return {name: {"binary": table.get("options", {}).get("BinaryName", "")} for name, table in runtimes.items()}
+
+
+def crio_configuration(root: HostRoot) -> dict[str, Any]:
+    """What CRI-O would have in force: its file and its drop-ins, one over the other."""
+    merged: dict[str, Any] = {"crio": {"runtime": {"runtimes": {"crun": {}}}}}
+    paths = ["/etc/crio/crio.conf", "/etc/crio/config.toml"]
+    for path in [path for path in paths if root.exists(path)] + root.glob("/etc/crio/crio.conf.d/*"):
+        merged = _over(merged, _toml(root, path))
+    return merged
 
 
 def _crio(root: HostRoot) -> dict[str, dict[str, Any]]:
-    handlers: dict[str, dict[str, Any]] = {"crun": {}}
-    paths = ["/etc/crio/crio.conf", "/etc/crio/config.toml"]
-    for path in [path for path in paths if root.exists(path)] + root.glob("/etc/crio/crio.conf.d/*"):
-        for handler, table in _toml(root, path).get("crio", {}).get("runtime", {}).get("runtimes", {}).items():
-            handlers[handler] = {"binary": table.get("runtime_path", "")}
-    return handlers
+    runtimes = crio_configuration(root)["crio"]["runtime"]["runtimes"]
+    return {name: {"binary": table.get("runtime_path", "")} for name, table in runtimes.items()}
 
 
 def _docker(root: HostRoot) -> dict[str, dict[str, Any]]:

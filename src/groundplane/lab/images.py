@@ -3,9 +3,10 @@
 Keys are the last component of an image's repository. Every image has a base system (`BASE`) and a shell besides.
 """
 
+from ..node.toolkit.settings import HOST_PROGRAM
 from .nodeprograms import program
 from .programs import Image, Program
-from .shell import interpreter, utilities
+from .shell import hostcommands, interpreter, utilities
 from .standins import (
     cuda_check,
     dcgm,
@@ -17,13 +18,12 @@ from .standins import (
     mps_control,
     nvidia_smi,
     sandbox,
-    toolkit,
     validator,
 )
 
 INTERPRETER: Program = interpreter.main
 SHELLS: dict[str, Program] = dict.fromkeys(("sh", "bash", "ash", "dash"), interpreter.main)
-BASE: dict[str, Program] = {**utilities.PROGRAMS, **SHELLS}
+BASE: dict[str, Program] = {**utilities.PROGRAMS, **SHELLS, "chroot": hostcommands.chroot}
 INJECTED: dict[str, Program] = {"nvidia-smi": nvidia_smi.run, "nvidia-cuda-mps-control": mps_control.run}
 """What the container runtime brings into a container along with a GPU."""
 
@@ -49,7 +49,11 @@ IMAGES: dict[str, Image] = {
     ),
     "nvidia-fs": Image(("nvidia-gds-driver", "install"), {"nvidia-gds-driver": driver.extra}),
     "gdrdrv": Image(("nvidia-gdrcopy-driver", "install"), {"nvidia-gdrcopy-driver": driver.extra}),
-    "container-toolkit": Image(("nvidia-toolkit",), {"nvidia-toolkit": toolkit.run}),
+    "container-toolkit": Image(
+        ("nvidia-toolkit",),
+        {name: program(name) for name in ("nvidia-toolkit", "nvidia-ctk")},
+        files={HOST_PROGRAM: "#!/bin/sh\n# stands for the host's program, which the lab does not run\n"},
+    ),
     "k8s-device-plugin": Image(("nvidia-device-plugin",), _PLUGIN, _GPU_ENV),
     "dcgm": Image(("nv-hostengine",), {"nv-hostengine": dcgm.run}, _GPU_ENV),
     "dcgm-exporter": Image(("dcgm-exporter",), {"dcgm-exporter": dcgm_exporter.run}, _GPU_ENV),

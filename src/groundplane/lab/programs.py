@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import itertools
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -21,7 +22,8 @@ from .clock import LabClock
 from .host import Gpu, SimulatedHost
 from .resources import Resource
 
-_pids = itertools.count(1)
+_pids = (number for number in itertools.count(1) if number != os.getpid())
+"""Numbers for the lab's processes; this process' own stands for the container runtimes of the nodes."""
 
 Output = Callable[[bytes], None]
 Program = Callable[["ContainerContext"], Awaitable[int]]
@@ -111,13 +113,15 @@ class Mount:
 class Image(NamedTuple):
     """An image: its entrypoint, the executables it brings besides a base system's, its environment and its command.
 
-    The command is what runs when a pod says nothing; a pod's arguments take its place, as with any image.
+    The command is what runs when a pod says nothing; a pod's arguments take its place, as with any image. `files` are
+    those that programs look for in it, path to content.
     """
 
     entrypoint: tuple[str, ...]
     executables: Mapping[str, Program]
     env: Mapping[str, str] = {}
     command: tuple[str, ...] = ()
+    files: Mapping[str, str] = {}
 
 
 class Stdin:

@@ -48,10 +48,19 @@ class OwnProcess:
             loop.add_signal_handler(number, self._signals.put_nowait, number)
 
     def path(self, path: str) -> Path:
-        """The path itself; on a simulated machine the driver's device nodes are the machine's."""
+        """The path itself; on a simulated machine ``/dev``, and what that has of the machine's, is the machine's.
+
+        So is ``/host/dev``: where the host's root is mounted, that is the same folder.
+        """
         real = self._root.path(path)
-        if self._simulation and len(real.parts) > 2 and real.parts[1] == "dev" and real.parts[2].startswith("nvidia"):
-            return self.kernel.path(str(real))
+        if self._simulation is None:
+            return real
+        parts = real.parts[2 if real.parts[1:2] == ("host",) else 1 :]
+        if parts[:1] != ("dev",):
+            return real
+        simulated = self.kernel.path("/" + "/".join(parts))
+        if parts == ("dev",) or parts[1].startswith("nvidia") or simulated.exists():
+            return simulated
         return real
 
     def out(self, text: str) -> None:

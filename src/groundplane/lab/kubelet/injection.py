@@ -1,19 +1,20 @@
 """GPUs in containers: what the container runtime adds to a container on its start.
 
-Three ways lead to a GPU: CDI devices named by the device plugin's answer, CDI devices named by a pod annotation that
-the toolkit's NRI plugin reads, and the NVIDIA runtime (a handler) with `NVIDIA_VISIBLE_DEVICES`. All end in CDI devices
-that must be in a spec file of the host (contracts/toolkit-cdi.md 1, 6, 7).
+Three ways lead to a GPU: CDI devices named by the device plugin's answer, CDI devices that an NRI plugin names, and
+NVIDIA's runtime (a handler) with `NVIDIA_VISIBLE_DEVICES`. All end in CDI devices that must be in a spec file of the
+host (contracts/toolkit-cdi.md 1, 6, 7). Hooks are not run: nothing in the lab reads a loader's cache.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ...node.cdi import apply
+from ...node.cdi.model import ContainerEdits
+from ...node.cdi.registry import Registry
 from ..host import Gpu, SimulatedHost
+from . import shim
 
-MANAGEMENT_KIND = "management.nvidia.com/gpu"
-NRI_PREFIX = "nvidia.cdi.k8s.io/container."
 CDI_PREFIX = "cdi.k8s.io/"
-NOTHING = ("", "void", "none")
 
 
 class InjectionError(RuntimeError):
@@ -21,51 +22,39 @@ class InjectionError(RuntimeError):
 
 
 class Injection(NamedTuple):
-    """What was added. `driver` says whether libraries and tools of the driver are in the container."""
+    """What was added. `driver` says whether the driver's libraries are in the container.
+
+    `mounts` are (path in the container, path on the host, read-only).
+    """
 
     gpus: tuple[Gpu, ...] = ()
     driver: bool = False
+    env: Mapping[str, str] = {}
+    mounts: tuple[tuple[str, str, bool], ...] = ()
 
 
-def inject(
-    host: SimulatedHost,
-    *,
-    pod: Mapping[str, Any],
-    container: str,
-    handler: str,
-    env: Mapping[str, str],
-    allocated: Iterable[str],
-) -> Injection:
-    """Resolve all CDI devices of a container. InjectionError naming those that no spec file has."""
-    wanted = dict.fromkeys(allocated)
-    annotation = (pod["metadata"].get("annotations") or {}).get(NRI_PREFIX + container, "")
-    if host.nri_plugins:
-        wanted |= dict.fromkeys(name for name in annotation.split(",") if name)
-    if not wanted and _is_nvidia(host.runtime_handlers.get(handler, "")) and host.loaded("nvidia"):
-        wanted |= dict.fromkeys(_visible(env.get("NVIDIA_VISIBLE_DEVICES", "")))
-    if not wanted:
-        return Injection()
-    offered = host.cdi_devices()
-    missing = [name for name in wanted if name not in offered]
-    if missing:
-        raise InjectionError(
-            "failed to generate container spec: CDI device injection failed: unresolvable CDI devices "
-            + ", ".join(missing)
-        )
-    nodes = {path for name in wanted for path in _device_nodes(offered[name])}
-    return Injection(tuple(gpu for gpu in host.gpus if gpu.device_node in nodes), driver=True)
+def inject(host: SimulatedHost, *, handler: str, env: Mapping[str, str], named: Iterable[str]) -> Injection:
+    """Resolve all CDI devices of a container, those that are named and those that NVIDIA's runtime finds.
+
+    InjectionError naming those that no spec file has; HostError.
+    """
+    edits = _edits(host, tuple(dict.fromkeys(named)), shim.DIRS)
+    binary = host.runtime_handlers.get(handler, "")
+    if not edits and shim.is_shim(binary):
+        edits = _edits(host, *shim.request(host, binary, env))
+    nodes = {node.path for node in edits.device_nodes}
+    return Injection(
+        gpus=tuple(gpu for gpu in host.gpus if gpu.device_node in nodes),
+        driver=any("/libcuda.so" in mount.container_path for mount in edits.mounts),
+        env=dict(variable.split("=", 1) for variable in edits.env),
+        mounts=tuple((mount.container_path, mount.host_path, "ro" in mount.options) for mount in edits.mounts),
+    )
 
 
-def _is_nvidia(binary: str) -> bool:
-    """Whether a handler's binary is NVIDIA's runtime, whatever the handler is called."""
-    return binary.rpartition("/")[2].startswith("nvidia-container-runtime")
-
-
-def _visible(value: str) -> list[str]:
-    if value in NOTHING:
-        return []
-    return [name if "=" in name else f"{MANAGEMENT_KIND}={name}" for name in value.split(",")]
-
-
-def _device_nodes(device: Mapping[str, Any]) -> list[str]:
-    return [node["path"] for node in device.get("containerEdits", {}).get("deviceNodes", [])]
+def _edits(host: SimulatedHost, names: tuple[str, ...], folders: tuple[str, ...]) -> ContainerEdits:
+    if not names:
+        return ContainerEdits()
+    try:
+        return apply.edits(Registry.load(host.root.path, folders), names)
+    except apply.UnresolvableError as error:
+        raise InjectionError(f"failed to generate container spec: CDI device injection failed: {error}") from error

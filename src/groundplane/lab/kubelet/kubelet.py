@@ -23,16 +23,21 @@ from . import features
 from .devices import DeviceManager
 from .events import EventSink
 from .node import NodeAgent, node_ip
+from .nri import NriRuntime
 from .pod import PodWorker
 from .podresources import PodResources
 from .runtime import ContainerRuntime, Process
+from .runtimesocket import RuntimeSocket
 
 Document = Mapping[str, Any]
 NO_SUCH_COMMAND = 127
 
 
 class Kubelet:
-    """A kubelet and the machine it runs on, whose files lie below `workdir/<node name>`."""
+    """A kubelet and the machine it runs on, whose files lie below `workdir/<node name>`.
+
+    The container runtime and what it listens on go on while the kubelet does not run; `power_off` ends them.
+    """
 
     def __init__(self, api: Api, spec: NodeSpec, clock: LabClock, programs: ProgramRegistry, workdir: Path) -> None:
         self.api = api
@@ -48,6 +53,8 @@ class Kubelet:
         self.agent = NodeAgent(api, clock, self.host)
         self.devices = DeviceManager(self.host, clock, self._devices_changed)
         self._pod_resources = PodResources(self.host, self.devices, lambda: [w.pod for w in self._workers.values()])
+        self._runtime_socket = RuntimeSocket(self.host)
+        self.nri = NriRuntime(self.host)
         self._workers: dict[str, PodWorker] = {}
         self._background: set[asyncio.Task[None]] = set()
         self._addresses = 1
@@ -66,6 +73,8 @@ class Kubelet:
         try:
             await self.devices.start()
             await self._pod_resources.start()
+            await self._runtime_socket.start()
+            await self.nri.start()
             self.agent.register(self.devices.capacity())
             self.events.node(self.name, "Starting", "Starting kubelet.")
             if self.spec.nfd and self.api.url:
@@ -104,6 +113,8 @@ class Kubelet:
         if self._running:
             raise RuntimeError(f"the kubelet of {self.name} is running; cancel its task first")
         await self.runtime.power_off()
+        await self.nri.stop()
+        await self._runtime_socket.stop()
 
     async def reboot(self) -> None:
         """Power off and boot again: no modules, no device nodes, an empty /run. The kubelet must not be running."""

@@ -257,7 +257,8 @@ class PodWorker:
         if now < state.retry_at:
             return [state.retry_at - now]
         try:
-            self._start(state, process)
+            asked = await self.kubelet.nri.devices(self.pod, state.name)
+            self._start(state, process, asked)
         except WaitError as error:
             self._held(state, error, now)
             return [max(0.0, state.retry_at - now)]
@@ -313,11 +314,11 @@ class PodWorker:
         state.retry_at = now + wait
         self._event(error.event, f"Error: {error.waiting.message}", warning=True, container=state.name)
 
-    def _start(self, state: ContainerState, last: Process | None) -> None:
-        """Start a container. WaitError if it cannot be made now."""
+    def _start(self, state: ContainerState, last: Process | None, nri_devices: tuple[str, ...]) -> None:
+        """Start a container, with devices that NRI plugins gave it. WaitError if it cannot be made now."""
         spec, runtime = state.spec, self.kubelet.runtime
         image = self._pull(spec)
-        container = self._container(spec, image)
+        container = self._container(spec, image, nri_devices)
         argv = default_argv(image, spec, container.env)
         attempt = last.attempt + 1 if last is not None else 0
         process = Process(
@@ -365,7 +366,7 @@ class PodWorker:
         self._event("Pulled", f'Successfully pulled image "{reference}"', container=spec["name"])
         return image
 
-    def _container(self, spec: Document, image: Any) -> Container:
+    def _container(self, spec: Document, image: Any, nri_devices: tuple[str, ...]) -> Container:
         """The container as the runtime makes it. WaitError if its configuration or its devices are not there."""
         assert self._volumes is not None
         host = self.kubelet.host
@@ -381,14 +382,17 @@ class PodWorker:
             env |= grant.envs
             mounts += tuple(Mount(at, host.root, source, read_only) for at, source, read_only in grant.mounts)
         named = [name for grant in granted for name in (*grant.cdi_devices, *_annotated(grant.annotations))]
+        named += nri_devices
         handler = self._handler()
         try:
-            added = injection.inject(
-                host, pod=self.pod, container=spec["name"], handler=handler, env=env, allocated=named
-            )
+            added = injection.inject(host, handler=handler, env=env, named=named)
         except (injection.InjectionError, HostError) as error:
             raise WaitError("CreateContainerError", str(error)) from error
-        folder = f"/var/lib/containerd/rootfs/{self.uid}/{spec['name']}"
+        env |= added.env
+        mounts += tuple(Mount(at, host.root, source, read_only) for at, source, read_only in added.mounts)
+        rootfs = self.kubelet.rootfs(f"/var/lib/containerd/rootfs/{self.uid}/{spec['name']}")
+        for path, content in image.files.items():
+            rootfs.write_atomic(path, content, mode=0o755)
         return Container(
             host=host,
             api=self.kubelet.api,
@@ -397,7 +401,7 @@ class PodWorker:
             pod={**self.pod, "status": known},
             spec=spec,
             image=image,
-            rootfs=self.kubelet.rootfs(folder),
+            rootfs=rootfs,
             mounts=mounts,
             gpus=added.gpus,
             driver_injected=added.driver,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...node.hostroot import HostRoot
-from ..host import HOST_DRIVER_FILES, Gpu, SimulatedHost
+from .. import driverfiles
+from ..host import Gpu, SimulatedHost
 from ..programs import CommandNotFoundError, Container, ContainerContext, Handler, Program
-from ..standins.common import DRIVER_FILES
 from . import serving
 
 _NOTHING = ("", "void", "none")
@@ -62,7 +62,8 @@ async def _execute(ctx: ContainerContext) -> int:
 
 def driver_injected(root: HostRoot) -> bool:
     """Whether the driver's libraries are among the container's own files, where only a mount can have put them."""
-    return any(root.exists(path) for path in (*DRIVER_FILES, *HOST_DRIVER_FILES) if "/libcuda.so" in path)
+    folders = (driverfiles.CONTAINER_LIBRARIES, driverfiles.HOST_LIBRARIES)
+    return any(root.exists(driverfiles.library("libcuda.so", folder)) for folder in folders)
 
 
 def visible_gpus(host: SimulatedHost, env: Mapping[str, str], root: HostRoot) -> tuple[Gpu, ...]:

@@ -4,24 +4,22 @@ Also what a real node needs beforehand: its description and, for a driver on the
 """
 
 import fcntl
-import json
 import os
-import signal
-import socket
-import struct
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, MutableSet
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from ...node.cdi.roots import NULL_DEVICES
 from ...node.hostroot import HostRoot, write_atomic
-from .. import nodes
-from ..host import HOST_DRIVER_FILES, HostError, SimulatedHost, configured_handlers, driver_file
+from ...node.ownprocess import SIMULATION_ENV
+from .. import driverfiles, nodes
+from ..host import HostError, SimulatedHost
 from ..nodes import NodeSpec
-from ..standins import toolkit
 from . import FOLDER
 
 SPEC = "node.yaml"
@@ -32,51 +30,28 @@ BYTES = "surrogateescape"
 """How the texts of `node_files` are to be encoded."""
 
 MACHINE = "host"
+HANDLERS = {
+    "nvidia": "/usr/bin/nvidia-container-runtime",
+    "nvidia-cdi": "/usr/bin/nvidia-container-runtime.cdi",
+    "nvidia-legacy": "/usr/bin/nvidia-container-runtime.legacy",
+}
+"""Executables of a toolkit that is installed on the host, by the handlers they are for."""
+_RUNTIME_CONFIG = f"""\
+[nvidia-container-runtime]
+mode = "cdi"
+modules-file = "{FOLDER}/{MACHINE}/proc/modules"
+"""
 _LOCK = ".lock"
 _BOOTED = "/run/booted"
-_HANDLERS = "/run/runtime-handlers.json"
-_NRI = "/run/nri-plugins"
-
-
-class _FileSet(MutableSet[str]):
-    """A set of names, each an empty file of a folder that processes share."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __contains__(self, name: object) -> bool:
-        return (self._folder / str(name)).exists()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted(entry.name for entry in self._folder.iterdir()) if self._folder.is_dir() else ())
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def add(self, value: str) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / value).touch()
-
-    def discard(self, value: str) -> None:
-        (self._folder / value).unlink(missing_ok=True)
 
 
 class NodeHost(SimulatedHost):
-    """A simulated host that several processes use at the same time, on a node whose container runtime is real.
+    """A simulated host that several processes use at the same time, on a node whose container runtime is real."""
 
-    `machine` is the node's own root as this process sees it, and `runtime_socket` the runtime's socket, where it has
-    them (the toolkit's container does).
-    """
-
-    def __init__(
-        self, root: HostRoot, spec: NodeSpec, *, machine: Path | None = None, runtime_socket: Path | None = None
-    ) -> None:
-        self._machine = machine
-        self._runtime_socket = runtime_socket
+    def __init__(self, root: HostRoot, spec: NodeSpec) -> None:
         super().__init__(root, spec, attach=True)
         if not root.exists(_BOOTED):
             self._boot_once()
-        self.nri_plugins = _FileSet(root.path(_NRI))
 
     def _boot_once(self) -> None:
         with _locked(self.root.base):
@@ -86,41 +61,11 @@ class NodeHost(SimulatedHost):
                 self.root.write_atomic(_BOOTED, "")
 
     def read_runtime(self) -> None:
-        """Note the handlers that the node's own configuration names now, for all processes."""
-        handlers: dict[str, Any] = {}
-        if self._machine is not None:
-            handlers = configured_handlers(self.spec.runtime.name, HostRoot(self._machine))
-        self.root.write_atomic(_HANDLERS, json.dumps(handlers))
+        """The runtime is real, and reads its configuration itself."""
 
-    def restart_runtime(self) -> None:
-        """Note the new handlers and end the runtime with SIGHUP, as NVIDIA's toolkit does; the node starts it again.
-
-        HostError if this process does not see the node's root or the runtime's socket.
-        """
-        if self._machine is None or self._runtime_socket is None:
-            raise HostError("cannot restart the container runtime: the pod mounts neither the node's / nor its socket")
-        self.read_runtime()
-        os.kill(peer(self._runtime_socket), signal.SIGHUP)
-
-    @property
-    def runtime_handlers(self) -> dict[str, str]:
-        """Path of each handler's binary, by name, as of the runtime's last start."""
-        found = json.loads(self.root.read_text(_HANDLERS)) if self.root.exists(_HANDLERS) else {}
-        return {name: str(table.get("binary", "")) for name, table in found.items()}
-
-
-def peer(path: Path) -> int:
-    """The process that listens on a unix socket. HostError if nobody does or it is in a PID namespace out of sight."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        try:
-            client.connect(str(path))
-        except OSError as error:
-            raise HostError(f"cannot reach the container runtime at {path}: {error}") from error
-        credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid: int = struct.unpack("3i", credentials)[0]
-    if pid == 0:
-        raise HostError(f"the process behind {path} is in another PID namespace; give the pod hostPID: true")
-    return pid
+    def injects(self) -> bool:
+        """What the real runtime offers no container can see; nothing is missing as far as it knows."""
+        return True
 
 
 @contextmanager
@@ -141,7 +86,7 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def attach(folder: Path, *, machine: Path | None = None, runtime_socket: Path | None = None) -> NodeHost:
+def attach(folder: Path) -> NodeHost:
     """The node that a folder describes (`node.yaml` in it). HostError or NodeFileError if it cannot be had."""
     file = folder / SPEC
     if not file.exists():
@@ -151,7 +96,7 @@ def attach(folder: Path, *, machine: Path | None = None, runtime_socket: Path | 
     found = nodes.load(file)
     if len(found) != 1:
         raise HostError(f"{file} describes {len(found)} nodes; it must describe the one that it lies on")
-    return NodeHost(HostRoot(folder / MACHINE), found[0], machine=machine, runtime_socket=runtime_socket)
+    return NodeHost(HostRoot(folder / MACHINE), found[0])
 
 
 def node_files(spec: NodeSpec) -> dict[str, str]:
@@ -161,7 +106,8 @@ def node_files(spec: NodeSpec) -> dict[str, str]:
 
     All have their description and the machine that it describes, booted, so that programs without rights over it find
     it, and say to be the operating system that it describes. A node with a driver of its own has that driver's files,
-    and NVIDIA's runtime too, as its administrator would install it: containerd must read
+    and what its administrator would install beside them: the configuration of NVIDIA's runtime, whose executables
+    (`HANDLERS`) are to be put on the node too, and a CDI specification of its GPUs. containerd must read
     `/etc/containerd/conf.d/*.toml` and have its containers' base in `BASE_SPEC`. A toolkit that runs as a pod puts its
     own file beside that and takes it away again.
     """
@@ -173,19 +119,39 @@ def node_files(spec: NodeSpec) -> dict[str, str]:
         made = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.endswith(_LOCK))
         files = {f"{FOLDER}/{path.relative_to(folder)}": path.read_text(errors=BYTES) for path in made}
         files["/etc/os-release"] = (folder / MACHINE / "etc/os-release").read_text()
-    return files | (_preinstalled(spec.host_driver) if spec.host_driver else {})
+        return files | (_preinstalled(folder / MACHINE, spec.host_driver) if spec.host_driver else {})
 
 
-def _preinstalled(version: str) -> dict[str, str]:
-    mounts = [(path, path) for path in HOST_DRIVER_FILES]
-    binaries = {handler: f"/usr/bin/{name}" for handler, name in toolkit.HANDLERS.items()}
-    loaded = f"{FOLDER}/{MACHINE}{toolkit.LOADED}"
-    drop_in = toolkit.containerd_drop_in(binaries, {"base_runtime_spec": BASE_SPEC}, {"SystemdCgroup": False})
+def _preinstalled(machine: Path, version: str) -> dict[str, str]:
+    """The driver of the host, with the toolkit beside it, as an administrator installs them."""
+    root = HostRoot(machine)
+    driver = (file.path for file in driverfiles.tree(version, driverfiles.HOST_LIBRARIES))
     return {
-        **{path: driver_file(path, version) for path in HOST_DRIVER_FILES},
-        **{path: toolkit.runtime_script(path.rpartition("/")[2], mounts, loaded) for path in binaries.values()},
-        "/etc/containerd/conf.d/10-nvidia.toml": drop_in,
+        **{path: root.read_text(path) for path in driver},
+        "/etc/cdi/nvidia.yaml": _specification(machine),
+        "/etc/nvidia-container-runtime/config.toml": _RUNTIME_CONFIG,
+        "/etc/containerd/conf.d/10-nvidia.toml": "version = 3\n" + "".join(map(_handler, HANDLERS.items())),
     }
+
+
+def _specification(machine: Path) -> str:
+    """What `nvidia-ctk cdi generate` says on the machine."""
+    environment = {**os.environ, SIMULATION_ENV: str(machine), NULL_DEVICES: "true"}
+    command = [sys.executable, "-m", "groundplane.node", "nvidia-ctk", "cdi"]
+    generate = [*command, "generate", "--mode=nvml", "--libraries=hookless", f"--driver-root={machine}"]
+    transform = [*command, "transform", "root", f"--from={machine}", "--to=/", "--input=-"]
+    generated = subprocess.run(generate, env=environment, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(transform, env=environment, input=generated.stdout, stdout=subprocess.PIPE, check=True)
+    return done.stdout.decode()
+
+
+def _handler(handler: tuple[str, str]) -> str:
+    name, binary = handler
+    table = f'plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{name}'
+    return (
+        f'[{table}]\nruntime_type = "io.containerd.runc.v2"\nbase_runtime_spec = "{BASE_SPEC}"\n'
+        f'[{table}.options]\nBinaryName = "{binary}"\nSystemdCgroup = false\n'
+    )
 
 
 def write_node_files(spec: NodeSpec, root: Path = Path("/")) -> None:

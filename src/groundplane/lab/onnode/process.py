@@ -26,7 +26,6 @@ _MISUSE, _NOT_FOUND = 2, 127
 _OWN: Mapping[str, Program] = images.INJECTED
 """Programs that belong to no image of the lab's."""
 
-_SOCKET = "/run/containerd/containerd.sock"
 _SHOW_MODULES = "nvidia-driver"
 _MS_BIND, _MS_REC = 0x1000, 0x4000
 
@@ -66,12 +65,7 @@ def _program(name: str, env: Mapping[str, str]) -> tuple[Image, Program] | None:
 
 def _context(argv: tuple[str, ...], env: Mapping[str, str], image: Image) -> ContainerContext:
     root = HostRoot(env.get(ROOT_ENV) or "/")
-    machine, runtime_socket = root.path("/host"), root.path(env.get("RUNTIME_SOCKET") or _SOCKET)
-    simulated = host.attach(
-        Path(env.get(FOLDER_ENV) or FOLDER),
-        machine=machine if (machine / "etc").is_dir() else None,
-        runtime_socket=runtime_socket if runtime_socket.exists() else None,
-    )
+    simulated = host.attach(Path(env.get(FOLDER_ENV) or FOLDER))
     account = root.path(str(SERVICE_ACCOUNT_DIR))
     made = container.NodeContainer(
         host=simulated,

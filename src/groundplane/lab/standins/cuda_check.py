@@ -15,12 +15,11 @@ ELEMENTS = 4_096
 def missing_layer(ctx: ContainerContext) -> tuple[str, str] | None:
     """The lowest layer that is missing and what to look at, or None."""
     host = ctx.host
-    handlers = any(name.startswith("nvidia") for name in host.runtime_handlers)
-    offered = handlers or ctx.container.driver_injected or host.nri_plugins or host.cdi_devices()
+    offered = ctx.container.driver_injected or host.injects()
     checks = (
         (bool(host.gpus), "hardware", "the node has no NVIDIA GPU on its PCI bus"),
         (host.loaded("nvidia"), "driver", "the kernel module nvidia is not loaded; see the driver pod of this node"),
-        (bool(offered), "runtime", "the container runtime cannot inject GPUs; see the container toolkit's pod"),
+        (offered, "runtime", "the container runtime cannot inject GPUs; see the container toolkit's pod"),
         (bool(ctx.devices), "device plugin", "this container was given no GPU; request nvidia.com/gpu in its limits"),
         (ctx.container.driver_injected, "runtime", "the driver's libraries were not injected into this container"),
     )

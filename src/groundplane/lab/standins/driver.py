@@ -7,7 +7,9 @@ Loads simulated modules, offers the driver's files at /run/nvidia/driver and unl
 import re
 
 from ...api import names
-from ..host import HostError, driver_file
+from ...node.hostroot import HostRoot
+from .. import driverfiles
+from ..host import HostError
 from ..programs import ContainerContext
 from . import common
 from .driver_manager import PID_FILE, STATE_FILE, clear
@@ -61,8 +63,8 @@ async def _init(ctx: ContainerContext) -> int:
             host.load_module(module, version=version)
             ctx.log(f"+ modprobe {module}")
         host.create_device_nodes()
-    for path in common.DRIVER_FILES:
-        ctx.write(names.DRIVER_ROOT + path, driver_file(path, version), mode=0o755)
+    root = HostRoot(ctx.path(names.DRIVER_ROOT), durable=False)
+    driverfiles.write(root, version, driverfiles.CONTAINER_LIBRARIES)
     ctx.symlink(names.DRIVER_ROOT + "/dev", "/dev")
     ctx.log("Mounting NVIDIA driver rootfs...")
     ctx.write(STATE_FILE, digest + "\n")

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ...api import names
-from .. import resources
+from .. import driverfiles, resources
 from ..programs import CommandNotFoundError, ContainerContext
 from . import common, node_status_exporter, workload
 
@@ -74,7 +74,7 @@ def _container_driver(ctx: ContainerContext) -> dict[str, str]:
     if _operator_managed(ctx) and not ctx.exists(names.VALIDATIONS_DIR + "/.driver-ctr-ready"):
         raise NotValidError("the driver container is not ready yet: .driver-ctr-ready is missing")
     at = ctx.env.get("DRIVER_INSTALL_DIR_CTR_PATH", names.DRIVER_ROOT)
-    for path in common.DRIVER_FILES[:2]:
+    for path in (driverfiles.SMI, common.DRIVER_LIBRARIES[0]):
         if not ctx.exists(at + path):
             raise NotValidError(f"{path} is not in the driver root {at}; no driver is installed there")
     if not ctx.host.loaded("nvidia"):

@@ -1,0 +1,96 @@
+"""`chroot` into a node's own file system, and the commands that a node has there.
+
+Operands that mount the host run a few of its commands that way: the service manager, the container runtime's view of
+its configuration, module loading, the driver's nvidia-smi.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import tomlkit
+
+from ..host import HostError, SimulatedHost, containerd_configuration, crio_configuration
+from ..programs import ContainerContext
+from ..standins import nvidia_smi
+
+NOT_FOUND: Final = 127
+CANNOT: Final = 125
+"""How chroot itself fails."""
+
+
+async def chroot(ctx: ContainerContext) -> int:
+    """`chroot ROOT COMMAND ARGS...`, where ROOT is a mount of the host's root."""
+    words = list(ctx.argv[1:])
+    if len(words) < 2 or words[0].startswith("-"):
+        ctx.error("chroot: expected a folder and a command")
+        return CANNOT
+    root, command = words[0], words[1:]
+    if ctx.path(root).resolve() != ctx.host.root.base.resolve():
+        ctx.error(f"chroot: {root} is not the root of the host; the lab runs commands of hosts only")
+        return CANNOT
+    name = command[0].rpartition("/")[2]
+    if name == "nvidia-smi" and ctx.host.has_host_driver():
+        return await nvidia_smi.run(ctx.child(command))
+    found = COMMANDS.get(name)
+    if found is None or (found.runtime and found.runtime != ctx.host.spec.runtime.name):
+        ctx.error(f"chroot: failed to run command '{command[0]}': No such file or directory")
+        return NOT_FOUND
+    try:
+        return found.run(ctx, command[1:])
+    except HostError as error:
+        ctx.error(f"{name}: {error}")
+        return 1
+
+
+def _systemctl(ctx: ContainerContext, arguments: list[str]) -> int:
+    services = {"containerd": "containerd", "crio": "cri-o", "docker": "docker"}
+    if arguments == ["daemon-reload"]:
+        return 0
+    if len(arguments) == 2 and arguments[0] == "restart":
+        service = arguments[1].removesuffix(".service")
+        if services.get(service) == ctx.host.spec.runtime.name:
+            ctx.container.restart_runtime()
+            return 0
+        ctx.error(f"Failed to restart {service}.service: Unit {service}.service not found.")
+        return 5
+    ctx.error(f"systemctl: the lab knows restart and daemon-reload, not {' '.join(arguments)!r}")
+    return 1
+
+
+def _config(words: tuple[str, ...], read: Callable[[SimulatedHost], Mapping[str, Any]]) -> "Run":
+    def run(ctx: ContainerContext, arguments: list[str]) -> int:
+        if tuple(arguments) != words:
+            ctx.error(f"the lab knows only {' '.join(words)!r} here, not {' '.join(arguments)!r}")
+            return 1
+        ctx.out(tomlkit.dumps(read(ctx.host)).encode())
+        return 0
+
+    return run
+
+
+def _modprobe(ctx: ContainerContext, arguments: list[str]) -> int:
+    for module in arguments:
+        if not module.startswith("-"):
+            ctx.host.load_module(module.replace("-", "_"))
+    return 0
+
+
+Run = Callable[[ContainerContext, list[str]], int]
+
+
+class HostCommand:
+    """A command of a host; only hosts with a certain container runtime have it, if one is named."""
+
+    def __init__(self, run: Run, runtime: str = "") -> None:
+        self.run = run
+        self.runtime = runtime
+
+
+COMMANDS: Final[Mapping[str, HostCommand]] = {
+    "systemctl": HostCommand(_systemctl),
+    "modprobe": HostCommand(_modprobe),
+    "containerd": HostCommand(
+        _config(("config", "dump"), lambda host: containerd_configuration(host.root)), "containerd"
+    ),
+    "crio": HostCommand(_config(("status", "config"), lambda host: crio_configuration(host.root)), "cri-o"),
+}
