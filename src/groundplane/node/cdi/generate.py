@@ -377,6 +377,7 @@ def specs_for_shim(
     ldconfig_path: str = "",
     disabled_hooks: Iterable[str] = (),
     enabled_hooks: Iterable[str] = (),
+    features: Iterable[str] = (),
 ) -> tuple[Spec, ...]:
     """The specs that the host's runtime shim reads for requests by environment variables, as it cannot make any itself.
 
@@ -394,6 +395,7 @@ def specs_for_shim(
         ldconfig_path=ldconfig_path,
         disabled_hooks=frozenset(disabled_hooks),
         enabled_hooks=frozenset(enabled_hooks),
+        features=frozenset(features),
         null_devices=process.env.get(NULL_DEVICES) == "true",
     )
     return (_for_runtime(process, source, wanted), *_for_modes(process, source, wanted))
