@@ -45,6 +45,7 @@ class FakeProcess:
         self.executed: list[tuple[str, ...]] = []
         self.listed: list[Listed] = []
         self.killed: list[tuple[int, int]] = []
+        self.given = b""
         self.stdout = ""
         self.stderr = ""
         self.driver_roots: list[str] = []
@@ -61,6 +62,9 @@ class FakeProcess:
 
     def _err(self, text: str) -> None:
         self.stderr += text
+
+    async def stdin(self) -> bytes:
+        return self.given
 
     def now(self) -> datetime.datetime:
         return datetime.datetime.now(datetime.UTC)

@@ -50,6 +50,10 @@ class LabProcess:
         """Print on standard output."""
         self._ctx.out(text.encode())
 
+    async def stdin(self) -> bytes:
+        """What is on standard input, to its end."""
+        return await self._ctx.stdin.rest()
+
     def now(self) -> datetime.datetime:
         """The cluster's present time."""
         return self._ctx.clock.now()

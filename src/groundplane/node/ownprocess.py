@@ -68,6 +68,10 @@ class OwnProcess:
         sys.stdout.write(text)
         sys.stdout.flush()
 
+    async def stdin(self) -> bytes:
+        """What is on standard input, read in a thread."""
+        return await asyncio.to_thread(sys.stdin.buffer.read)
+
     def now(self) -> datetime.datetime:
         """The present moment, in UTC."""
         return datetime.datetime.now(datetime.UTC)

@@ -104,6 +104,9 @@ class Process(Protocol):
     def out(self, text: str) -> None:
         """Print on standard output, as it is."""
 
+    async def stdin(self) -> bytes:
+        """What is on standard input, to its end."""
+
     def now(self) -> datetime.datetime:
         """The present moment, in UTC."""
 

@@ -9,7 +9,6 @@ import fnmatch
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from ...api.release import Release
@@ -144,9 +143,9 @@ class DriverFiles:
         """The path that links lead to."""
         return self._root.host_path(self._root.path(path))
 
-    def text(self, path: str) -> str:
-        """A file's text. Raises OSError."""
-        return self._root.read_text(path)
+    def leaves(self, path: str) -> bool:
+        """Whether links on the way lead elsewhere if they are not followed as the root's own programs would."""
+        return os.path.realpath(self._root.base / path.lstrip("/")) != str(self._root.path(path))
 
     def link(self, path: str) -> str:
         """What a link says, or an empty text if it is none."""
@@ -159,10 +158,6 @@ class DriverFiles:
             path = posixpath.join(folder, name)
             if self.link(path):
                 yield name, self.real(path)
-
-    def where(self, path: str) -> Path:
-        """The file as this process opens it."""
-        return self._root.path(path)
 
     def library(self, path: str) -> elf.Library | None:
         """What a library says of itself; None if it is no ELF file, or cannot be read, which is told of."""

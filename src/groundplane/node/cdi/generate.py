@@ -39,7 +39,7 @@ COHERENT_ANNOTATIONS: Final = "enable-coherent-annotations"
 FEATURES: Final = frozenset(
     {
         *(libraries.EXPLICIT, "disable-nvsandboxutils", COHERENT_ANNOTATIONS, "disable-multiple-csv-devices"),
-        *(nodes.NO_GROUPS, NO_IPC),
+        *(nodes.NO_GROUPS, NO_IPC, libraries.NO_GRAPHICS),
     }
 )
 """Features that may be asked for. ``disable-nvsandboxutils`` and ``disable-multiple-csv-devices`` change nothing: that
@@ -121,7 +121,7 @@ def _spec(kind: str, devices: tuple[Device, ...], common: ContainerEdits, wanted
     try:
         check(spec)
     except SpecError as error:
-        raise GenerateError(f"{error}{_hint(wanted)}") from error
+        raise GenerateError(f"{error}{_hint(wanted, spec)}") from error
     return spec
 
 
@@ -130,13 +130,17 @@ def _is_split(device: Device) -> bool:
     return COHERENT in device.annotations
 
 
-def _hint(wanted: Wanted) -> str:
+def _hint(wanted: Wanted, spec: Spec) -> str:
+    """What to do about a spec that is wrong."""
+    place = wanted.roots.dev or "/"
     if wanted.mode in modes.GATED:
-        patterns = ", ".join(modes.GATED[wanted.mode].nodes)
-        return f": no device node {patterns} below {wanted.roots.dev or '/'}; is the kernel module loaded?"
-    if wanted.mode is Mode.NVML:
-        return "; a GPU in MIG mode is a device only through its MIG devices: make some, or turn MIG mode off"
-    return ""
+        return f": no device node {', '.join(modes.GATED[wanted.mode].nodes)} below {place}; is the driver loaded?"
+    if wanted.mode is Mode.NVML and not spec.devices:
+        return (
+            " (empty device edits): this machine has no GPU that is a device as a whole, and no MIG device; a GPU in "
+            "MIG mode is none: make MIG devices, or turn MIG mode off"
+        )
+    return f"; are the device nodes below {place}?" if any(not each.container_edits for each in spec.devices) else ""
 
 
 def resolve(process: Process, source: Source, roots: Roots) -> Mode:
@@ -180,7 +184,7 @@ def _nvml_common(run: Generation) -> ContainerEdits:
     return merge(
         (
             control,
-            _graphics(run, driver),
+            ContainerEdits() if libraries.NO_GRAPHICS in run.wanted.features else _graphics(run, driver),
             _driver(run, driver),
             ContainerEdits(
                 hooks=(*run.hooks.disable_device_node_modification(), *run.hooks.update_application_profile())

@@ -52,6 +52,18 @@ UNUSED: Final = frozenset({"libnvidia-gtk2.so", "libnvidia-gtk3.so", "libnvidia-
 READ_ONLY: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 IPC_OPTIONS: Final = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 EXPLICIT: Final = "enable-explicit-driver-libraries"
+NO_GRAPHICS: Final = "disable-graphics"
+"""Our own feature: no libraries for graphics, since without hooks they are more than half of all mounts."""
+GRAPHICS: Final = frozenset(
+    {
+        *("libEGL_nvidia.so", "libGLESv1_CM_nvidia.so", "libGLESv2_nvidia.so", "libGLX_nvidia.so", "libnvoptix.so"),
+        *("libnvidia-allocator.so", "libnvidia-api.so", "libnvidia-eglcore.so", "libnvidia-fbc.so"),
+        *("libnvidia-glcore.so", "libnvidia-glsi.so", "libnvidia-glvkspirv.so", "libnvidia-ngx.so"),
+        *("libnvidia-present.so", "libnvidia-rtcore.so", "libnvidia-tls.so", "libnvidia-vksc-core.so"),
+        *(VULKAN_PRODUCER, "libvdpau_nvidia.so", "libnvidia-cfg.so", *sorted(UNUSED)),
+    }
+)
+"""Libraries for graphics, by names without versions."""
 
 ALIASES: Final = {
     "libcuda.so": "libcuda.so",
@@ -76,9 +88,9 @@ class Placing:
     def mount(self, path: str, at: str = "", options: tuple[str, ...] = READ_ONLY) -> Mount:
         """A mount of a driver's file or folder, at its own place unless said otherwise.
 
-        Where the driver has a root of its own, its links are followed here: the host would follow them in its own root.
+        A link that would lead the host out of the driver's root is followed here, below the root.
         """
-        real = self._files.real(path) if self._roots.host_driver else path
+        real = self._files.real(path) if self._roots.host_driver and self._files.leaves(path) else path
         return Mount(self._roots.host_driver + real, at or path, options)
 
     # --- with hooks ---------------------------------------------------------------------------------------------------
@@ -190,7 +202,8 @@ def of_driver(files: DriverFiles, driver: Driver, features: Iterable[str], relea
         found += files.libraries(NVVM, driver.folders)
     if EXPLICIT in features:
         found += [path for name in EXPLICIT_LIBRARIES for path in files.libraries(name, driver.folders)]
-    return list(dict.fromkeys(found))
+    without = GRAPHICS if NO_GRAPHICS in features else frozenset()
+    return [path for path in dict.fromkeys(found) if stem(posixpath.basename(path)) not in without]
 
 
 def of_graphics(files: DriverFiles, driver: Driver) -> list[str]:

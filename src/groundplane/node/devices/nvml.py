@@ -46,6 +46,8 @@ _EMPTY: Final = frozenset({nvmlerrors.NOT_FOUND, nvmlerrors.INVALID_ARGUMENT})
 """What the library answers for a MIG slot with nothing in it (2.6)."""
 _NOT_KNOWN: Final = frozenset({nvmlerrors.NOT_SUPPORTED})
 """What the library answers where there is no such thing: no device nodes under WSL, no PCI bus on a Tegra."""
+_ADDRESS_TRANSLATION: Final = 2
+"""The addressing mode of a GPU that uses the CPU's page tables (ATS)."""
 _SKIPPED: Final = frozenset({nvmlerrors.NOT_SUPPORTED, nvmlerrors.INVALID_ARGUMENT})
 """What the library answers for a profile or an NVLink that the GPU has not got."""
 
@@ -300,7 +302,16 @@ def _gpu(index: int) -> Gpu | None:
         mig_devices=tuple(_mig_devices(doing, handle, memory, offered)) if mig else (),
         profiles=tuple(_full(doing, number, info, memory) for number, info in offered.items() if memory),
         fabric=_fabric(doing, handle),
+        coherent=_coherent(doing, handle),
     )
+
+
+def _coherent(doing: str, handle: Any) -> bool:
+    """Whether GPU and CPU share their address space; not, as far as the driver does not tell."""
+    try:
+        return bool(ask(doing, "nvmlDeviceGetAddressingMode", handle) == _ADDRESS_TRANSLATION)
+    except DeviceError:
+        return False
 
 
 def _memory(doing: str, handle: Any) -> int:
