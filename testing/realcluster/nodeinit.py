@@ -115,6 +115,7 @@ def write_base_spec(config: Mapping[str, Any], environment: Mapping[str, str]) -
     """The specification that containers start from: containerd's own, with the node's additions."""
     made = subprocess.run(["ctr", "oci", "spec"], env=environment, check=True, capture_output=True).stdout
     spec = json.loads(made)
+    spec["process"].pop("rlimits", None)  # containerd's own for the kubelet has none; a user namespace may set none
     for path in config["container_mounts"]:
         Path(path).mkdir(parents=True, exist_ok=True)
         mounted = {"destination": path, "source": path, "type": "bind", "options": ["rbind", "rw"]}
