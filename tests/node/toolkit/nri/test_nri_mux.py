@@ -75,7 +75,7 @@ async def test_channels_are_apart_and_strangers_are_dropped() -> None:
     ours, _, writer = await connected()
     got: dict[int, bytes] = {1: b"", 2: b""}
     for channel in got:
-        ours.open(channel, lambda data, channel=channel: got.update({channel: got[channel] + data}))  # type: ignore[misc]
+        ours.open(channel, lambda data, channel=channel: got.update({channel: got[channel] + data}))
     for channel, data in ((1, b"a"), (2, b"x"), (0, b"?"), (77, b"?"), (1, b""), (1, b"b")):
         writer.write(mux.HEADER.pack(channel, len(data)) + data)
     writer.close()

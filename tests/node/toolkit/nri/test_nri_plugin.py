@@ -163,6 +163,13 @@ async def test_7_3_a_start_without_a_socket_file_fails(process: Patient) -> None
     assert process.waits == [], "and is not tried again"
 
 
+async def test_a_start_at_a_path_that_leads_nowhere_fails(process: Patient) -> None:
+    process.path("/run").mkdir(parents=True, exist_ok=True)
+    process.path("/run/loop").symlink_to("loop")
+    with pytest.raises(NriError, match=r"/run/loop/nri.sock cannot be looked for: .*more than 40 symbolic links"):
+        await make(process, socket="/run/loop/nri.sock").start()
+
+
 async def test_a_start_where_nobody_listens_fails(process: Patient, runtime: FakeRuntime) -> None:
     await runtime.stop()
     assert process.path(DEFAULT_SOCKET).exists()
@@ -170,10 +177,22 @@ async def test_a_start_where_nobody_listens_fails(process: Patient, runtime: Fak
         await make(process).start()
 
 
-async def test_a_start_at_a_path_too_long_for_a_socket_fails(process: Patient) -> None:
-    path = "/run/" + "x" * 120
-    process.write(path, "")
-    with pytest.raises(NriError, match="path too long"):
+async def test_a_socket_may_lie_deep(tmp_path: Path, process: Patient) -> None:
+    """Deeper than an address has room for: 107 bytes."""
+    path = f"/{'x' * 120}/nri.sock"
+    process.path(path).parent.mkdir()
+    async with running(tmp_path / "nri.sock") as runtime:
+        (tmp_path / "nri.sock").rename(process.path(path))
+        async with started(process, socket=path):
+            assert await (await runtime.plugin()).create(ASKING) == [ALL]
+
+
+@pytest.mark.parametrize(
+    ("path", "text"), [("/run/" + "x" * 120, "path too long"), ("/run/file", "Connection refused"), ("/run", "refused")]
+)
+async def test_a_start_at_what_can_be_no_socket_fails(process: Patient, path: str, text: str) -> None:
+    process.write(path if path != "/run" else "/run/file", "")
+    with pytest.raises(NriError, match=f"cannot connect to the NRI socket {path}: .*{text}"):
         await make(process, socket=path).start()
 
 
@@ -261,7 +280,6 @@ async def test_without_devices_the_answer_is_empty(connection: Connection) -> No
 async def test_what_is_left_out_is_logged(connection: Connection, process: Patient) -> None:
     assert await connection.create({KEY: f"oops,{ALL}"}) == [ALL]
     assert await connection.create(ASKING, namespace="default") == []
-    assert "W" in process.stderr
     assert "left out, for it is no CDI device VENDOR/CLASS=DEVICE: 'oops'" in process.stderr
     assert "container ctr of pod default/pod gets no CDI devices" in process.stderr
 

@@ -10,6 +10,7 @@ import socket as sockets
 from collections.abc import Sequence
 from typing import Final
 
+from ... import unixsocket
 from ...process import Process
 from . import injection, ttrpc
 from .service import PluginService
@@ -70,13 +71,22 @@ class NriPlugin:
         """
         if self._staying is not None:
             raise NriError("the NRI plugin is started already")
-        if not self._inherited and not self._process.path(self._socket).exists():
+        if not self._inherited:
+            self._look()
+        self._session = await self._connect()
+        self._staying = asyncio.create_task(self._stay(self._session), name="NRI plugin")
+
+    def _look(self) -> None:
+        """NriError if there is nothing at the socket's path."""
+        try:
+            there = self._process.path(self._socket).exists()
+        except OSError as error:
+            raise NriError(f"the NRI socket {self._socket} cannot be looked for: {error}") from error
+        if not there:
             raise NriError(
                 f"no NRI socket at {self._socket}: is NRI enabled in the container runtime, and the socket's folder "
                 "mounted? NRI_SOCKET names the socket"
             )
-        self._session = await self._connect()
-        self._staying = asyncio.create_task(self._stay(self._session), name="NRI plugin")
 
     async def stop(self) -> None:
         """Disconnect, and stay so. Nothing if it is not started."""
@@ -139,7 +149,8 @@ class NriPlugin:
         if inherited:
             return await _open_inherited(inherited)
         try:
-            return await asyncio.open_unix_connection(self._process.path(self._socket))
+            with unixsocket.reachable(self._process.path(self._socket)) as address:
+                return await asyncio.open_unix_connection(address)
         except OSError as error:
             raise NriError(
                 f"cannot connect to the NRI socket {self._socket}: {error.strerror or error}; does the container "
