@@ -6,19 +6,18 @@ remembered in a file (:class:`Pending`), since a toolkit may end between the cha
 """
 
 import asyncio
-import contextlib
 import enum
-import os
 import signal
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from ..process import Process
+from ..unixsocket import reachable
 
 ATTEMPTS: Final = 6
 PAUSE_S: Final = 5.0
@@ -152,11 +151,11 @@ def _said(error: Exception, wanted: Restart) -> str:
 async def _server(path: Path, greeting: bytes) -> int:
     """The number of the process that serves a socket. OSError, TimeoutError or :class:`_Unknown`."""
     loop = asyncio.get_running_loop()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, _short(path) as short:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, reachable(path) as address:
         connection.setblocking(False)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before there is anything to receive
         async with asyncio.timeout(ANSWER_S):
-            await loop.sock_connect(connection, short)
+            await loop.sock_connect(connection, address)
             await loop.sock_sendall(connection, greeting)
             await _readable(connection)
         data, ancillary, _, _ = connection.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
@@ -184,13 +183,3 @@ async def _readable(connection: socket.socket) -> None:
         await ready
     finally:
         loop.remove_reader(connection)
-
-
-@contextlib.contextmanager
-def _short(path: Path) -> Iterator[str]:
-    """The socket's path by way of its open folder: an address has room for 107 bytes only."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)

@@ -1,0 +1,252 @@
+"""The CDI specs that the toolkit keeps: one for management containers, and those that the host's runtime shim reads.
+
+The shim (`nvidia-container-runtime`) runs where no Python is, so what it would have to find out is found out here and
+laid beside its config.toml: a spec of this node's GPUs, of devices that are asked for by a switch, and the properties
+by which requirements are judged (contracts/toolkit-cdi.md 3.8, 4.4.6, 6). What stands in a spec is the generator's.
+
+While the toolkit waits, the machine is looked at from time to time. The driver is asked only when something that can be
+seen without it has changed, since asking wakes the GPUs of a machine that has no persistence daemon. A file is written
+only when its content changes.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+
+from ..cdi import generate, write
+from ..cdi.model import Spec, SpecError
+from ..cdi.nodes import NO_GROUPS
+from ..cdi.options import GenerateError, Mode, Wanted
+from ..controlnodes import entries
+from ..devices.source import DeviceError, Source
+from ..hostroot import HostRoot
+from ..process import Log, Process
+from . import install
+from .options import Settings
+
+PROPERTIES: Final = "properties.json"
+"""What requirements may name, beside the shim's specs."""
+COMPAT_HOOK: Final = "enable-cuda-compat"
+NO_COMPAT_FEATURE: Final = "disable-cuda-compat-lib-hook"
+
+_WATCHED: Final = (
+    *("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/nvidia-caps-imex-channels/*", "/dev/dri/*", "/dev/infiniband/*"),
+    "/dev/gdrdrv",
+)
+_INSTANCES: Final = "/proc/driver/nvidia/capabilities/gpu*/mig/gi*"
+"""What there is for each MIG GPU instance, with a folder for each of its compute instances."""
+_VERSION: Final = "/proc/driver/nvidia/version"
+_LIBRARIES: Final = ("/", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/bin")
+"""Folders whose entries change when the driver's files do."""
+
+
+class SpecsError(RuntimeError):
+    """The management specification cannot be written; an earlier one is as it was. The text says what to do."""
+
+
+class Specs:
+    """The specs of one run."""
+
+    def __init__(self, process: Process, settings: Settings) -> None:
+        self._process = process
+        self._settings = settings
+        self._told: frozenset[tuple[str, str]] = frozenset()
+        self._seen: object = None
+
+    async def first(self) -> None:
+        """Write all. Raises :class:`SpecsError` if management containers would have no spec.
+
+        Where no GPU answers yet, the shim's are left to a refresh.
+        """
+        if failure := await self._write():
+            raise SpecsError(failure)
+
+    async def refresh(self) -> None:
+        """Write what has changed. What fails is said once, and tried again the next time."""
+        if self._seen is None or self._seen != await self._look():
+            await self._write(tell=True)
+
+    async def _look(self) -> object:
+        """What can be seen of the machine and the specs."""
+        process, settings = self._process, self._settings
+        return await asyncio.to_thread(lambda: (inputs(process, settings), outputs(process, settings)))
+
+    async def _write(self, *, tell: bool = False) -> str:
+        """Write all, in a thread, as the driver may let its caller wait; why management containers got no spec, if so.
+
+        What the thread logs is logged here, once for as long as it holds.
+        """
+        log = _Kept(self._process)
+        writer = _Writer(cast(Process, _Logging(self._process, log)), self._settings)
+        seen = await asyncio.to_thread(writer.write)
+        if writer.failure and tell:
+            log.error(f"CDI specification for management containers not written: {writer.failure}")
+        for entry in dict.fromkeys(log.entries):
+            if entry not in self._told:
+                log.say(entry, self._process.log)
+        self._told = frozenset(log.entries)
+        self._seen = seen
+        return writer.failure
+
+
+class _Kept(Log):
+    """A log that is kept, to be written later."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(lambda text: None, process.now)
+        self.entries: list[tuple[str, str]] = []
+
+    def _entry(self, level: str, text: str) -> None:
+        self.entries.append((level, text))
+
+    @staticmethod
+    def say(entry: tuple[str, str], log: Log) -> None:
+        """Write an entry to a log."""
+        log._entry(*entry)
+
+
+class _Logging:
+    """A process with another log."""
+
+    def __init__(self, process: Process, log: Log) -> None:
+        self._process = process
+        self.log = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._process, name)
+
+
+class _Writer:
+    """Writes the specs once; afterwards ``failure`` says why there is no management spec, if there is none."""
+
+    def __init__(self, process: Process, settings: Settings) -> None:
+        self._process = process
+        self._settings = settings
+        self._hook_path = f"{settings.folder}/nvidia-cdi-hook"
+        self.failure = ""
+
+    def write(self) -> object:
+        """Write the management spec, then the shim's. What need be as it is now for nothing to be left to write.
+
+        None where something is left, or where nothing can be seen of the machine: a simulated one shows no changes.
+        """
+        process, settings = self._process, self._settings
+        seen = inputs(process, settings)
+        source = process.devices(settings.roots.driver or "/")
+        silence: Exception | None = None
+        try:
+            source.open()
+        except DeviceError as error:
+            silence = error
+        try:
+            self._management(source)  # of files alone if the driver does not answer
+            if silence is None:
+                silence = self._shim(source)
+        finally:
+            source.close()
+        if silence is not None:
+            process.log.warning(
+                f"the CDI specifications for {settings.folder}/nvidia-container-runtime stay as they are until the "
+                f"GPUs answer: {silence}"
+            )
+        done = silence is None and not self.failure and not settings.null_devices
+        return (seen, outputs(process, settings)) if done else None
+
+    def _management(self, source: Source) -> None:
+        settings = self._settings
+        if settings.cdi is None:
+            return
+        try:
+            spec = generate.generate(self._process, source, self._for_management(settings.cdi.kind))
+            write.write(spec, self._process.path, settings.cdi.folder)
+        except (GenerateError, SpecError, OSError) as error:
+            self.failure = str(error)
+
+    def _for_management(self, kind: str) -> Wanted:
+        settings = self._settings
+        return Wanted(
+            mode=Mode.MANAGEMENT,
+            roots=settings.roots,
+            kind=kind,
+            libraries=settings.libraries,
+            hook_path=self._hook_path,
+            null_devices=settings.null_devices,
+        )
+
+    def _shim(self, source: Source) -> Exception | None:
+        """Write what the shim needs and remove what it does not need any more; what is wrong, if it cannot be done."""
+        folder = f"{self._settings.folder}/{install.SPECS}"
+        written = {PROPERTIES}
+        try:
+            for spec in self._for_shim(source):
+                name = write.write(spec, self._process.path, folder, format=write.Format.JSON)
+                written.add(name.rpartition("/")[2])
+            write.replace(f"{folder}/{PROPERTIES}", _json(generate.properties(source)), self._process.path)
+            for path in self._process.path(folder).iterdir():
+                if path.name not in written and not path.is_dir():
+                    path.unlink()
+        except (DeviceError, GenerateError, SpecError, OSError) as error:
+            return error
+        return None
+
+    def _for_shim(self, source: Source) -> tuple[Spec, ...]:
+        settings = self._settings
+        return generate.specs_for_shim(
+            self._process,
+            source,
+            settings.roots,
+            libraries=settings.libraries,
+            hook_path=self._hook_path,
+            disabled_hooks=(COMPAT_HOOK,) if NO_COMPAT_FEATURE in settings.features else (),
+            features={NO_GROUPS}.intersection(settings.features),
+        )
+
+
+def _json(said: Mapping[str, Any]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(said), indent=2) + b"\n"
+
+
+def inputs(process: Process, settings: Settings) -> object:
+    """What can be seen of GPUs and driver without asking the driver; it changes when they do."""
+    return (
+        tuple((each.path, each.status.st_rdev) for each in entries(process, settings.roots.dev, _WATCHED)),
+        tuple(_instances(process.kernel)),
+        _text(process.kernel, _VERSION),
+        tuple(_stamp(process.path(f"{settings.roots.driver}{folder}")) for folder in _LIBRARIES),
+    )
+
+
+def outputs(process: Process, settings: Settings) -> object:
+    """What can be seen of the written specs; it changes when somebody else changes or removes them."""
+    folder = f"{settings.folder}/{install.SPECS}"
+    paths = [folder, f"{folder}/{PROPERTIES}"]
+    if settings.cdi is not None:
+        paths.append(f"{settings.cdi.folder}/{write.file_name(settings.cdi.kind)}")
+    return tuple(_stamp(process.path(path)) for path in paths)
+
+
+def _instances(kernel: HostRoot) -> Iterator[tuple[str, int]]:
+    """MIG instances; one that is made again has another inode."""
+    for path in (*kernel.glob(_INSTANCES), *kernel.glob(f"{_INSTANCES}/ci*")):
+        with contextlib.suppress(OSError):
+            yield path, kernel.path(path).stat().st_ino
+
+
+def _text(kernel: HostRoot, path: str) -> str:
+    try:
+        return kernel.read_text(path)
+    except (OSError, ValueError):
+        return ""
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """What tells a file or folder from a changed one; None if it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
