@@ -15,6 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from deploy import golang, hostprogram
+from groundplane.node.toolkit.settings import HOST_PROGRAM
+
 from . import archive, compiled, contents, debian, interpreter, launcher, tools, wheels
 from .archive import Layer
 from .errors import ImageError
@@ -69,7 +72,7 @@ def revision(tree: Path = TREE) -> str:
     if not (tree / ".git").exists() or shutil.which("git") is None:
         return ""
     head = tools.run(["git", "-C", tree, "rev-parse", "HEAD"], what="asking for the commit").strip()
-    paths = ["src", "deploy/image", "pyproject.toml", "requirements.lock"]
+    paths = ["src", "native", "deploy", "pyproject.toml", "requirements.lock"]
     changed = tools.run(["git", "-C", tree, "status", "--porcelain", "--", *paths], what="asking for changes").strip()
     return head + ("-modified" if changed else "")
 
@@ -104,6 +107,7 @@ class Assembly:
         own = wheels.own(tree, work / "own", epoch(tree))
         wheels.lay_out([own], application / python.packages)
         _install_launcher(application)
+        _install_host_program(application, tree)
         self.parts = Parts(base, dependencies, application, tuple(packages), python, own.name.split("-")[1])
         self._check_libraries()
 
@@ -137,6 +141,18 @@ def _install_launcher(root: Path) -> None:
         link = root / name
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(target)
+
+
+def _install_host_program(root: Path, tree: Path) -> None:
+    """Put the host's program where the toolkit takes it from."""
+    try:
+        built = hostprogram.host_program(debian.architecture(), source=tree / "native")
+    except golang.UnavailableError as error:
+        raise ImageError(str(error)) from error
+    path = root / HOST_PROGRAM.lstrip("/")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(built, path)
+    path.chmod(0o755)
 
 
 def write_tree(target: Path, tree: Path = TREE) -> None:

@@ -17,7 +17,7 @@ from groundplane.lab import images
 pytestmark = pytest.mark.real
 
 
-SOURCES = ("src", "pyproject.toml", "README.md", "LICENSE", "requirements.lock")
+SOURCES = ("src", "native", "pyproject.toml", "README.md", "LICENSE", "requirements.lock")
 
 
 @pytest.fixture(scope="module")

