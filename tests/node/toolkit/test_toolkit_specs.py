@@ -30,10 +30,10 @@ def node_at(path: Path) -> None:
 class Real:
     """A node that counts as a real one: its device nodes are character devices. How often was the driver asked?"""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, pace: float = 1e9) -> None:
         node.env.pop(NULL_DEVICES)
         self.node = node
-        self.process = node.process = node.make()
+        self.process = node.process = node.make(pace=pace)
         self.asked = 0
         for name in NODES:
             path = self.process.path(f"/driver-root/dev/{name}")
@@ -151,6 +151,30 @@ async def test_gpus_that_do_not_answer_are_asked_again_each_time(real: Real) -> 
     real.node.loaded = True
     assert await real.refreshed()
     assert not await real.refreshed()
+
+
+async def test_what_failed_is_tried_again_after_the_interval_or_a_change(node: Node) -> None:
+    real = Real(node, pace=1.0)
+    real.node.loaded = False
+    await real.specs.first()
+    assert not await real.refreshed()
+    _node(real.process)
+    assert await real.refreshed()
+    assert not await real.refreshed()
+
+
+@pytest.mark.parametrize(
+    ("env", "seconds"),
+    [
+        ({}, 2.0),
+        ({"CDI_REFRESH_INTERVAL": "1s"}, 1.0),
+        ({"CDI_REFRESH_INTERVAL": "infinite"}, None),
+        ({NULL_DEVICES: "true"}, 30.0),
+    ],
+)
+def test_how_often_the_machine_is_looked_at(env: dict[str, str], seconds: float | None, real: Real) -> None:
+    real.process.env = {**real.process.env, **env}
+    assert Specs(real.process, load(real.process)).interval_s == seconds
 
 
 async def test_a_gpu_that_is_lost_is_no_end(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:

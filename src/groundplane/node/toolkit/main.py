@@ -171,11 +171,11 @@ class Toolkit:
 
     async def _wait(self) -> None:
         """Until a signal comes, keep the CDI specs as the node's GPUs are."""
-        process, refresh_s = self._process, self._settings.refresh_s
+        process = self._process
         process.log.info("Waiting for signal")
         number = None
         while number is None:
-            number = await process.signal(refresh_s)
+            number = await process.signal(self._specs.interval_s)
             if number is None:
                 number = await unless_signalled(process, self._specs.refresh())
         process.log.info(f"Signal {number.name} received, shutting down")

@@ -331,7 +331,8 @@ OPTIONS: Final = (
         env="CDI_REFRESH_INTERVAL",
         type=DURATION,
         default=Duration(30 * 10**9),
-        help="how often GPUs and driver are looked at while the toolkit waits; 0 or infinite: never",
+        help="how often a specification that could not be written is tried again while the toolkit waits, and the "
+        "longest time until a change of the GPUs is seen; 0 or infinite: specifications are written once",
     ),
 )
 COMMAND: Final = Command(

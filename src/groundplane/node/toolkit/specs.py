@@ -4,9 +4,9 @@ The shim (`nvidia-container-runtime`) runs where no Python is, so what it would 
 laid beside its config.toml: a spec of this node's GPUs, of devices that are asked for by a switch, and the properties
 by which requirements are judged (contracts/toolkit-cdi.md 3.8, 4.4.6, 6). What stands in a spec is the generator's.
 
-While the toolkit waits, the machine is looked at from time to time. The driver is asked only when something that can be
-seen without it has changed, since asking wakes the GPUs of a machine that has no persistence daemon. A file is written
-only when its content changes.
+While the toolkit waits, the machine is looked at again and again. The driver is asked only when something that can be
+seen without it has changed, since asking wakes the GPUs of a machine that has no persistence daemon; what failed is
+tried again from time to time. A file is written only when its content changes.
 """
 
 import asyncio
@@ -28,6 +28,8 @@ from ..process import Log, Process
 from . import install
 from .options import Settings
 
+LOOK_S: Final = 2.0
+"""How often the machine is looked at, which costs a millisecond."""
 PROPERTIES: Final = "properties.json"
 """What requirements may name, beside the shim's specs."""
 COMPAT_HOOK: Final = "enable-cuda-compat"
@@ -56,6 +58,14 @@ class Specs:
         self._settings = settings
         self._told: frozenset[tuple[str, str]] = frozenset()
         self._seen: object = None
+        self._whole = False
+        self._due = 0.0
+
+    @property
+    def interval_s(self) -> float | None:
+        """How long to wait for the next :meth:`refresh`; None if there is to be none."""
+        interval = self._settings.refresh_s
+        return interval if interval is None or self._settings.null_devices else min(LOOK_S, interval)
 
     async def first(self) -> None:
         """Write all. Raises :class:`SpecsError` if management containers would have no spec.
@@ -66,14 +76,16 @@ class Specs:
             raise SpecsError(failure)
 
     async def refresh(self) -> None:
-        """Write what has changed. What fails is said once, and tried again the next time."""
-        if self._seen is None or self._seen != await self._look():
-            await self._write(tell=True)
+        """Write what has changed. What fails is said once, and tried again when the interval is over.
 
-    async def _look(self) -> object:
-        """What can be seen of the machine and the specs."""
+        A simulated machine shows no changes, so that all is written each time.
+        """
         process, settings = self._process, self._settings
-        return await asyncio.to_thread(lambda: (inputs(process, settings), outputs(process, settings)))
+        if not settings.null_devices:
+            seen = await asyncio.to_thread(lambda: (inputs(process, settings), outputs(process, settings)))
+            if seen == self._seen and (self._whole or process.monotonic() < self._due):
+                return
+        await self._write(tell=True)
 
     async def _write(self, *, tell: bool = False) -> str:
         """Write all, in a thread, as the driver may let its caller wait; why management containers got no spec, if so.
@@ -89,7 +101,8 @@ class Specs:
             if entry not in self._told:
                 log.say(entry, self._process.log)
         self._told = frozenset(log.entries)
-        self._seen = seen
+        self._seen, self._whole = seen, writer.whole
+        self._due = self._process.monotonic() + (self._settings.refresh_s or 0.0)
         return writer.failure
 
 
@@ -121,19 +134,18 @@ class _Logging:
 
 
 class _Writer:
-    """Writes the specs once; afterwards ``failure`` says why there is no management spec, if there is none."""
+    """Writes the specs once. Afterwards ``failure`` says why there is no management spec, if there is none, and
+    ``whole`` whether nothing is left to be written."""
 
     def __init__(self, process: Process, settings: Settings) -> None:
         self._process = process
         self._settings = settings
         self._hook_path = f"{settings.folder}/nvidia-cdi-hook"
         self.failure = ""
+        self.whole = False
 
     def write(self) -> object:
-        """Write the management spec, then the shim's. What need be as it is now for nothing to be left to write.
-
-        None where something is left, or where nothing can be seen of the machine: a simulated one shows no changes.
-        """
+        """Write the management spec, then the shim's; what can be seen of the machine before and the specs after."""
         process, settings = self._process, self._settings
         seen = inputs(process, settings)
         source = process.devices(settings.roots.driver or "/")
@@ -153,8 +165,8 @@ class _Writer:
                 f"the CDI specifications for {settings.folder}/nvidia-container-runtime stay as they are until the "
                 f"GPUs answer: {silence}"
             )
-        done = silence is None and not self.failure and not settings.null_devices
-        return (seen, outputs(process, settings)) if done else None
+        self.whole = silence is None and not self.failure
+        return seen, outputs(process, settings)
 
     def _management(self, source: Source) -> None:
         settings = self._settings
