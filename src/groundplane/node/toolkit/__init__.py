@@ -1,5 +1,8 @@
 """The container toolkit: it makes a node's containers see GPUs (contracts/toolkit-cdi.md 4, 5 and 7).
 
-`main` is the operand's program: it installs the host's programs, writes CDI specs, configures the container runtime
-(`runtimes`) or serves it as an NRI plugin (`nri`), and takes the runtime's configuration back at its end.
+main      the operand's program and its sequence    options   what it is asked to do, as whole settings
+lock      there is one toolkit on a node            install   the host's programs, put in place as a whole
+config    the config.toml that they read            specs     the CDI specs that are kept while the toolkit waits
+runtimes  the container runtime's configuration     restart   that the runtime reads it
+nri       the toolkit as an NRI plugin              settings  what these rooms tell each other
 """

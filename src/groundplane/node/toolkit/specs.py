@@ -39,8 +39,9 @@ _WATCHED: Final = (
     *("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/nvidia-caps-imex-channels/*", "/dev/dri/*", "/dev/infiniband/*"),
     "/dev/gdrdrv",
 )
-_INSTANCES: Final = "/proc/driver/nvidia/capabilities/gpu*/mig/gi*"
-"""What there is for each MIG GPU instance, with a folder for each of its compute instances."""
+_CAPABILITIES: Final = "/proc/driver/nvidia/capabilities"
+_INSTANCES: Final = ("gpu*/mig/gi*", "gpu*/mig/gi*/ci*")
+"""What there is below it for each MIG GPU instance and compute instance."""
 _VERSION: Final = "/proc/driver/nvidia/version"
 _LIBRARIES: Final = ("/", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/bin")
 """Folders whose entries change when the driver's files do."""
@@ -243,9 +244,10 @@ def outputs(process: Process, settings: Settings) -> object:
 
 def _instances(kernel: HostRoot) -> Iterator[tuple[str, int]]:
     """MIG instances; one that is made again has another inode."""
-    for path in (*kernel.glob(_INSTANCES), *kernel.glob(f"{_INSTANCES}/ci*")):
+    folder = kernel.path(_CAPABILITIES)
+    for path in (path for pattern in _INSTANCES for path in sorted(folder.glob(pattern))):
         with contextlib.suppress(OSError):
-            yield path, kernel.path(path).stat().st_ino
+            yield str(path), path.stat().st_ino
 
 
 def _text(kernel: HostRoot, path: str) -> str:
