@@ -27,6 +27,7 @@ from groundplane.node.features import main as features
 from groundplane.node.kubeletapi.stubs import deviceplugin_pb2 as wire
 from groundplane.node.kubeletapi.stubs import deviceplugin_pb2_grpc as rpc
 from groundplane.node.mps import main as mps
+from groundplane.node.platforms import Platform
 from groundplane.node.plugin import cdispec, imex
 from groundplane.node.plugin import main as plugin
 from groundplane.node.plugin.answers import Answers, Extras
@@ -639,18 +640,21 @@ def test_4_5_and_4_6_an_imex_channel_is_named_where_the_host_has_it(
     """Only what is below the container's dev root is rewritten; a channel at its plain path is the host's."""
     channel = "/dev/nvidia-caps-imex-channels/channel0"
     env = {"DEVICE_LIST_STRATEGY": "cdi-cri", "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver", "IMEX_CHANNEL_IDS": "0"}
+    env["GROUNDPLANE_NULL_DEVICES"] = "true"
     process = FakeProcess(tmp_path, env=env)
     process.path("/driver-root/dev").mkdir(parents=True)
     process.write(f"{below}{channel}", "")
     config = configs.load_plugin(process)
-    roots = cdispec.Roots.of(config, process)
-    channels = imex.available(process, config.imex_channels, roots.dev, required=True, any_kind=True)
-    finder = cdispec.Finder(process, roots, cdispec.describe_node(False), any_kind=True)
-    (spec,) = cdispec.specs(config, [], channels, "580.65.06", finder, process.kernel, process.log)
+    dev_root = cdispec.roots(config, process).dev
+    channels = imex.available(process, config.imex_channels, dev_root, required=True, any_kind=True)
+    offered = cdispec.Offered(Platform.NVML, Inventory("580.65.06", 13000), channels=channels)
+    (spec,) = cdispec.specs(process, config, offered)
+    null = {"type": "c", "major": 1, "minor": 3}
     assert json.loads(cdi.encode(spec)) == {
         "cdiVersion": "0.5.0",
         "kind": "k8s.device-plugin.nvidia.com/imex-channel",
-        "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": channel, **host}]}}],
+        "devices": [{"name": "0", "containerEdits": {"deviceNodes": [{"path": channel, **host, **null}]}}],
+        "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
     }
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from ..api.release import Release
 from . import configtables, options
+from .cdi.options import Libraries
 from .options import Command, Duration, OptionError, Values, kind_of, member
 from .process import Process
 from .sharing import Resources, SectionError, Sharing, parse_resources, parse_sharing
@@ -133,6 +134,7 @@ class PluginConfig(_Loaded, frozen=True, kw_only=True):
     kubelet_socket: str
     cdi_feature_flags: tuple[str, ...]
     cdi_disable_hooks: tuple[str, ...]
+    cdi_libraries: Libraries
 
     @property
     def cdi(self) -> bool:
@@ -277,6 +279,7 @@ _ENUMS: Final[tuple[tuple[str, type[enum.StrEnum], str], ...]] = (
     ("mig_strategy", MigStrategy, "unknown MIG strategy: {}"),
     ("device_id_strategy", IdStrategy, "invalid device ID strategy: {}"),
     ("allocation_policy", AllocationPolicy, "invalid shared devices allocation policy: {}"),
+    ("cdi_libraries", Libraries, "invalid way for libraries into containers: {}"),
 )
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from ..api.release import Release
 from . import options
+from .cdi.options import LIBRARIES_ENV, Libraries
 from .options import Command, Duration, Option
 
 DEFAULT_KUBELET_SOCKET: Final = "/var/lib/kubelet/device-plugins/kubelet.sock"
@@ -192,6 +193,13 @@ PLUGIN: Final = Command(
             default=(),
             since=Release.V26_7,
             help="CDI hooks to leave out, or all",
+        ),
+        Option(
+            name="cdi_libraries",
+            flags=("cdi-libraries",),
+            env=(LIBRARIES_ENV,),
+            default=Libraries.HOOKLESS.value,
+            help="how the driver's libraries get into containers: hookless, or by hooks on the host: hooks",
         ),
     ),
 )

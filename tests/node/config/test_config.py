@@ -85,6 +85,7 @@ imex_required | imex.required | imex-required | IMEX_REQUIRED | true | true | fa
 kubelet_socket | - | kubelet-socket | KUBELET_SOCKET | /x | "/x" | "/var/lib/kubelet/device-plugins/kubelet.sock"
 cdi_feature_flags | - | cdi-feature-flags | CDI_FEATURE_FLAGS | a,b | ["a", "b"] | []
 cdi_disable_hooks | - | cdi-disable-hooks | CDI_DISABLE_HOOKS | all | ["all"] | []
+cdi_libraries | - | cdi-libraries | CDI_LIBRARIES | hooks | "hooks" | "hookless"
 """
 GFD_OPTIONS = """
 mig_strategy | flags.migStrategy | mig-strategy | GFD_MIG_STRATEGY MIG_STRATEGY | any | "any" | "none"
@@ -171,7 +172,7 @@ def test_each_option_by_each_way(
 
 
 @pytest.mark.parametrize(
-    ("command", "count"), [(configtables.PLUGIN, 22), (configtables.GFD, 17), (configtables.MPS, 2)]
+    ("command", "count"), [(configtables.PLUGIN, 23), (configtables.GFD, 17), (configtables.MPS, 2)]
 )
 def test_there_are_no_other_options(command: Any, count: int) -> None:
     assert len(command.options) == count

@@ -76,6 +76,13 @@ class Node:
                     minor += 1
         self.process.write_kernel("/proc/driver/nvidia-caps/mig-minors", "\n".join(lines) + "\n")
 
+    def add_driver(self) -> None:
+        """Put a driver's library and, as files, device nodes where CDI specs need them."""
+        version = self.machine.read().inventory.driver_version
+        self.process.write(f"/driver-root/usr/lib64/libcuda.so.{version}", "")
+        for gpu in self.machine.read().inventory.gpus:
+            self.process.write(gpu.device_node, "")
+
     def sockets(self) -> Sequence[str]:
         """Names of the plugins' sockets."""
         return sorted(path.name for path in self.plugins.iterdir() if path != self.kubelet.socket)

@@ -35,6 +35,15 @@ async def started(node: Any, config: str = "", **options: Any) -> Any:
     return await node.kubelet.plugin()
 
 
+WITH_CDI = {"DEVICE_LIST_STRATEGY": "cdi-cri", "GROUNDPLANE_NULL_DEVICES": "true"}
+
+
+async def started_with_cdi(node: Any, **options: Any) -> Any:
+    """The registered plugin of the only resource, on a machine that has what CDI specs need."""
+    node.add_driver()
+    return await started(node, **{**WITH_CDI, **options})
+
+
 # --- ListAndWatch (4.1) and health (5) --------------------------------------------------------------------------------
 
 
@@ -298,7 +307,7 @@ async def test_4_6_a_channel_that_is_there(node: Any, root: str) -> None:
 
 async def test_4_6_a_simulated_channel_counts_whatever_it_is(node: Any) -> None:
     node.process.write(CHANNEL, "")
-    plugin = await started(node, IMEX_CHANNEL_IDS="0", DEVICE_LIST_STRATEGY="cdi-cri", GROUNDPLANE_NULL_DEVICES="true")
+    plugin = await started_with_cdi(node, IMEX_CHANNEL_IDS="0")
     answer = await plugin.allocate(node.uuids[0])
     assert answer.cdi_devices[1].name == "k8s.device-plugin.nvidia.com/imex-channel=0"
     assert "k8s.device-plugin.nvidia.com/imex-channel=0" in names(node)
@@ -308,11 +317,17 @@ async def test_4_6_a_simulated_channel_counts_whatever_it_is(node: Any) -> None:
 async def test_4_6_a_channel_that_is_missing(node: Any, there: str) -> None:
     if there == "file":
         node.process.write(CHANNEL, "")  # no character device
-    plugin = await started(node, IMEX_CHANNEL_IDS="0", DEVICE_LIST_STRATEGY="envvar,cdi-cri")
+    plugin = await started(node, IMEX_CHANNEL_IDS="0")
+    assert "NVIDIA_IMEX_CHANNELS" not in (await plugin.allocate(node.uuids[0])).envs
+    assert "channel0 does not exist" in node.process.stderr
+
+
+async def test_4_6_a_channel_that_is_missing_has_no_name(node: Any) -> None:
+    plugin = await started_with_cdi(node, IMEX_CHANNEL_IDS="0", DEVICE_LIST_STRATEGY="envvar,cdi-cri")
     answer = await plugin.allocate(node.uuids[0])
     assert "NVIDIA_IMEX_CHANNELS" not in answer.envs
     assert len(answer.cdi_devices) == 1
-    assert "channel0 does not exist" in node.process.stderr
+    assert names(node) == sorted(f"k8s.device-plugin.nvidia.com/gpu={uuid}" for uuid in node.uuids)
 
 
 async def test_4_6_a_required_channel_that_is_missing(node: Any) -> None:
@@ -335,7 +350,7 @@ def names(node: Any) -> list[str]:
 
 
 async def test_4_5_the_names_handed_out_are_those_written(node: Any) -> None:
-    plugin = await started(node, DEVICE_LIST_STRATEGY="cdi-annotations,cdi-cri", GROUNDPLANE_NULL_DEVICES="true")
+    plugin = await started_with_cdi(node, DEVICE_LIST_STRATEGY="cdi-annotations,cdi-cri")
     answer = await plugin.allocate(*node.uuids)
     assert sorted(device.name for device in answer.cdi_devices) == names(node)
     assert list(specs(node)) == ["k8s.device-plugin.nvidia.com-gpu.json"]
@@ -348,9 +363,10 @@ async def test_4_5_no_cdi_strategy_writes_nothing(node: Any) -> None:
 
 
 async def test_4_5_a_new_cycle_writes_the_specs_anew(node: Any) -> None:
-    await started(node, DEVICE_LIST_STRATEGY="cdi-cri")
+    await started_with_cdi(node)
     before = names(node)
     node.gpus(H100, H100, H100)
+    node.add_driver()
     node.process.send(signal.SIGHUP)
     await node.kubelet.plugin(number=2)
     assert len(names(node)) == 3
@@ -363,6 +379,21 @@ async def test_4_5_a_new_cycle_writes_the_specs_anew(node: Any) -> None:
 
 async def test_4_5_a_spec_that_cannot_be_written_ends_the_program(node: Any) -> None:
     node.process.write("/var/run/cdi", "a file where the folder should be")
-    task = node.run(DEVICE_LIST_STRATEGY="cdi-cri", FAIL_ON_INIT_ERROR="false")
+    node.add_driver()
+    task = node.run(**WITH_CDI, FAIL_ON_INIT_ERROR="false")
     assert await asyncio.wait_for(task, 20) == 1
     assert "the CDI spec cannot be written" in node.process.stderr
+
+
+async def test_4_5_a_spec_that_cannot_be_made_ends_the_program(node: Any) -> None:
+    task = node.run(**WITH_CDI)
+    assert await asyncio.wait_for(task, 20) == 1
+    assert "the CDI spec cannot be made: failed to determine driver version" in node.process.stderr
+    assert specs(node) == {}
+
+
+async def test_4_5_an_unknown_way_for_libraries_ends_the_program(node: Any) -> None:
+    task = node.run(CDI_LIBRARIES="magic")
+    assert await asyncio.wait_for(task, 20) == 1
+    assert "magic (expected one of hookless, hooks)" in node.process.stderr
+    assert "environment variable CDI_LIBRARIES" in node.process.stderr

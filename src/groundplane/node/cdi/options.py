@@ -42,7 +42,7 @@ class Strategy(enum.Enum):
     UUID = "uuid"
 
 
-class Libraries(enum.Enum):
+class Libraries(enum.StrEnum):
     """How the driver's libraries get into a container.
 
     ``HOOKLESS``: each is mounted under the names that it is loaded by, in folders that the loader searches; nothing

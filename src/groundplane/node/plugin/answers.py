@@ -11,12 +11,13 @@ from typing import Final
 import msgspec
 
 from ..cdi.model import qualified
+from ..cdi.modes import IMEX_NODE
 from ..config import IdStrategy, ListStrategy, PluginConfig
 from ..kubeletapi.stubs import deviceplugin_pb2 as wire
 from ..mps import client as mps
 from ..resources import REPLICA, Offer, physical_id
 from ..sharing import SharingStrategy
-from . import cdispec, imex
+from . import cdispec
 
 VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 IMEX_CHANNELS: Final = "NVIDIA_IMEX_CHANNELS"
@@ -131,7 +132,7 @@ class Answers:
         paths = [
             *(node for node in control if self._present(node)),
             *(path for device in devices for path in self._devices[device].paths),
-            *(imex.NODE.format(channel) for channel in self._extras.imex_channels),
+            *(IMEX_NODE.format(channel) for channel in self._extras.imex_channels),
         ]
         root = self._config.dev_root.rstrip("/")
         return [

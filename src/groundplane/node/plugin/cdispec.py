@@ -1,65 +1,47 @@
 """The CDI specs of the devices that the plugin hands out (contracts/device-plugin-gfd.md 4.5).
 
 Five classes: GPUs with the driver's files, IMEX channels, and the modes gdrcopy, gds and mofed with a device ``all``
-each. The specs need no hook on the host: a library is mounted under its own name and under the name that programs load
-it by. Everything is looked for below the container's driver root and dev root, and named as the host has it. Generation
-for other producers, hooks and transformation are the toolkit's.
+each. What a device gives a container is the shared generator's; here is what it is asked for: the devices that are
+offered, by the names that answers use, below the container's driver root and dev root, as the host has them.
 """
 
-import platform
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
-from ..cdi import write
-from ..cdi.model import ContainerEdits, Device, DeviceNode, Mount, Spec
+from ..cdi import generate, hooks, modes, write
+from ..cdi.model import ContainerEdits, Device, Spec
+from ..cdi.nodes import Nodes
+from ..cdi.options import GenerateError, Libraries, Mode, Strategy, Wanted
+from ..cdi.roots import NULL_DEVICES, Roots
 from ..config import IdStrategy, PluginConfig
-from ..hostroot import HostRoot
-from ..process import Log, Process
+from ..devices.model import Gpu, Inventory
+from ..devices.source import DeviceError, Source
+from ..platforms import Platform
+from ..process import Process
 from ..resources import PhysicalDevice
-from . import imex
 
 VENDOR: Final = "k8s.device-plugin.nvidia.com"
 GPU, IMEX, GDRCOPY, GDS, MOFED = "gpu", "imex-channel", "gdrcopy", "gds", "mofed"
 CLASSES: Final = (GPU, IMEX, GDRCOPY, GDS, MOFED)
 ALL: Final = "all"
-NULL_DEVICES: Final = "GROUNDPLANE_NULL_DEVICES"
-"""Set to ``true`` on machines whose GPUs are simulated: every node in a spec is the null device under another name."""
+MODES: Final = {GDRCOPY: Mode.GDRCOPY, GDS: Mode.GDS, MOFED: Mode.MOFED}
+"""Modes by the classes of their devices."""
 
-COMMON_NODES: Final = ("/dev/nvidia-modeset", "/dev/nvidia-uvm-tools", "/dev/nvidia-uvm", "/dev/nvidiactl")
+_STRATEGIES: Final = {IdStrategy.UUID: Strategy.UUID, IdStrategy.INDEX: Strategy.INDEX}
+_ALONE: Final = {Platform.WSL: Mode.WSL, Platform.TEGRA: Mode.CSV}
+"""Platforms on which one device stands for all GPUs."""
 
-MODE_NODES: Final = {
-    GDRCOPY: ("/dev/gdrdrv",),
-    GDS: ("/dev/nvidia-fs*",),
-    MOFED: ("/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm"),
-}
-MODE_MOUNTS: Final = {GDS: ("/run/udev", "/etc/cufile.json")}
-MOUNT_OPTIONS: Final = ("ro", "nosuid", "nodev", "rbind", "rprivate")
-ENV: Final = ("NVIDIA_VISIBLE_DEVICES=void",)
-"""Keeps an NVIDIA runtime from adding devices a second time."""
 
-_TRIPLETS: Final = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
-_FOLDERS: Final = ("/usr/lib64", "/usr/lib/{}", "/usr/lib/{}/nvidia/current", "/lib64", "/lib/{}", "/usr/lib/wsl/lib")
-LIBRARIES: Final = (
-    *("libcuda.so.1", "libcudadebugger.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1"),
-    *("libnvidia-nvvm.so.4", "libnvidia-opencl.so.1", "libnvidia-cfg.so.1", "libnvidia-gpucomp.so.{}"),
-    *("libnvidia-allocator.so.1", "libnvidia-encode.so.1", "libnvcuvid.so.1", "libnvidia-opticalflow.so.1"),
-    *("libnvidia-fbc.so.1", "libnvidia-rtcore.so.{}", "libnvoptix.so.1", "libnvidia-ngx.so.1"),
-    *("libEGL_nvidia.so.0", "libGLX_nvidia.so.0", "libGLESv1_CM_nvidia.so.1", "libGLESv2_nvidia.so.2"),
-    *("libnvidia-glcore.so.{}", "libnvidia-eglcore.so.{}", "libnvidia-glsi.so.{}", "libnvidia-tls.so.{}"),
-    *("libnvidia-glvkspirv.so.{}", "libdxcore.so"),
-)
-"""Libraries by the names that programs load them by; ``{}`` stands for the driver's version."""
-BINARIES: Final = (
-    *("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"),
-    *("nvidia-imex", "nvidia-imex-ctl"),
-)
-_BINARY_FOLDERS: Final = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+class Offered(msgspec.Struct, frozen=True):
+    """What the plugin hands out: devices of a kind of machine, and the IMEX channels that containers get with one."""
 
-DescribeNode = Callable[[str], DeviceNode]
+    platform: Platform
+    inventory: Inventory
+    devices: tuple[PhysicalDevice, ...] = ()
+    channels: tuple[int, ...] = ()
 
 
 def kind(device_class: str) -> str:
@@ -67,176 +49,121 @@ def kind(device_class: str) -> str:
     return f"{VENDOR}/{device_class}"
 
 
-def describe_node(null_devices: bool) -> DescribeNode:
-    """How nodes stand in a spec: by their path, so that the runtime looks them up, or as the null device."""
-    if null_devices:
-        return lambda path: DeviceNode(path, type="c", major=1, minor=3)
-    return DeviceNode
+def roots(config: PluginConfig, process: Process) -> Roots:
+    """Where driver and nodes are; the container's dev root is its driver root if that has a folder ``dev`` (4.5)."""
+    here = config.container_driver_root.rstrip("/")
+    dev = here if process.path(f"{here}/dev").is_dir() else ""
+    return Roots(here, dev, config.driver_root.rstrip("/"), config.dev_root.rstrip("/"))
 
 
-class Roots(msgspec.Struct, frozen=True):
-    """Where the driver's files and the device nodes are: as this program sees them, and as the host does."""
-
-    driver: str
-    dev: str
-    host_driver: str
-    host_dev: str
-
-    @classmethod
-    def of(cls, config: PluginConfig, process: Process) -> "Roots":
-        """The container's dev root is its driver root if that has a folder ``dev`` (4.5)."""
-        here = config.container_driver_root.rstrip("/")
-        dev = here if process.path(f"{here}/dev").is_dir() else ""
-        return cls(here, dev, config.driver_root.rstrip("/"), config.dev_root.rstrip("/"))
+def specs(process: Process, config: PluginConfig, offered: Offered) -> Iterator[Spec]:
+    """All specs that have a device, in the order of :data:`CLASSES`. Raises :class:`GenerateError`."""
+    wanted = _wanted(process, config)
+    machine = cast(Source, _Machine(offered))
+    if offered.devices:
+        yield _gpus(process, wanted, machine, offered)
+    if offered.channels:
+        yield _channels(process, wanted, offered.channels)
+    for enabled, device_class in ((config.gdrcopy, GDRCOPY), (config.gds, GDS), (config.mofed, MOFED)):
+        if enabled:
+            yield from _mode(process, wanted, machine, device_class)
 
 
-class Finder:
-    """Finds nodes and files below the container's roots, and says what the host calls them."""
-
-    def __init__(self, process: Process, roots: Roots, describe: DescribeNode, *, any_kind: bool = False) -> None:
-        self._process = process
-        self._driver = HostRoot(process.path(roots.driver or "/"))
-        self._roots = roots
-        self._describe = describe
-        self._any_kind = any_kind
-
-    def is_node(self, path: str) -> bool:
-        """Whether there is such a character device (where nodes are simulated, whatever it is)."""
-        try:  # not a HostRoot: a link in the dev root, such as a driver container's /dev, is the container's affair
-            mode = self._process.path(self._roots.dev + path).stat().st_mode
-        except OSError:
-            return False
-        return self._any_kind or stat.S_ISCHR(mode)
-
-    def nodes(self, pattern: str) -> list[str]:
-        """The nodes that fit a pattern."""
-        folder, _, name = pattern.rpartition("/")
-        entries = self._process.path(self._roots.dev + folder).glob(name)
-        return [path for path in sorted(f"{folder}/{entry.name}" for entry in entries) if self.is_node(path)]
-
-    def node(self, path: str) -> DeviceNode:
-        """A node as it stands in a spec; the host's path only if it differs."""
-        host = self._roots.host_dev + path
-        described = self._describe(path)
-        return described if host == path else msgspec.structs.replace(described, host_path=host)
-
-    def channel(self, path: str) -> DeviceNode:
-        """An IMEX channel's node; one that is at its plain path only is the host's own (4.6)."""
-        return self.node(path) if self.is_node(path) else self._describe(path)
-
-    def file(self, folders: Iterable[str], name: str) -> tuple[str, str] | None:
-        """A file of the driver in the first folder that has it: its path, and that of what its links lead to."""
-        for folder in folders:
-            path = f"{folder}/{name}"
-            if self._driver.is_file(path):
-                return path, self._driver.host_path(self._driver.path(path))
-        return None
-
-    def mount(self, path: str, at: str = "") -> Mount:
-        """A mount of a driver's file, at its own place unless said otherwise."""
-        return Mount(self._roots.host_driver + path, at or path, MOUNT_OPTIONS)
-
-    def exists(self, path: str) -> bool:
-        """Whether the driver's root has such a file or folder."""
-        return self._driver.exists(path)
-
-
-def specs(
-    config: PluginConfig,
-    devices: Iterable[PhysicalDevice],
-    channels: Iterable[int],
-    driver_version: str,
-    finder: Finder,
-    kernel: HostRoot,
-    log: Log,
-) -> Iterator[Spec]:
-    """All specs that have a device, in the order of :data:`CLASSES`."""
-    gpus = tuple(
-        Device(
-            device.id if config.device_id_strategy is IdStrategy.UUID else device.index,
-            ContainerEdits(device_nodes=_sorted(finder.node(path) for path in _nodes(device, finder, kernel))),
-        )
-        for device in devices
+def _wanted(process: Process, config: PluginConfig) -> Wanted:
+    _warn(process, config)
+    return Wanted(
+        mode=Mode.NVML,
+        kind=kind(GPU),
+        roots=roots(config, process),
+        strategies=(_STRATEGIES[config.device_id_strategy],),
+        libraries=config.cdi_libraries,
+        hook_path=config.cdi_hook_path,
+        disabled_hooks=frozenset(config.cdi_disable_hooks),
+        features=frozenset(config.cdi_feature_flags),
+        all_device=False,
+        null_devices=process.env.get(NULL_DEVICES) == "true",
     )
-    if gpus:
-        named = tuple(sorted(gpus, key=lambda device: device.name))
-        yield Spec(kind=kind(GPU), devices=named, container_edits=_common(driver_version, finder, log))
-    numbered = tuple(
-        Device(str(channel), ContainerEdits(device_nodes=(finder.channel(imex.NODE.format(channel)),)))
-        for channel in channels
-    )
-    if numbered:
-        yield Spec(kind=kind(IMEX), devices=numbered)
-    for wanted, mode in ((config.gdrcopy, GDRCOPY), (config.gds, GDS), (config.mofed, MOFED)):
-        if wanted:
-            edits = _mode(mode, finder)
-            if edits:
-                yield Spec(kind=kind(mode), devices=(Device(ALL, edits),))
-            else:
-                log.warning(f"{mode} is enabled, but none of {', '.join(MODE_NODES[mode])} is there: it is left out")
 
 
-def _nodes(device: PhysicalDevice, finder: Finder, kernel: HostRoot) -> list[str]:
-    """A device's nodes, and those for graphics where it can do that (contracts/toolkit-cdi.md 3.3)."""
-    found = list(device.paths)
-    if device.gpu is not None and (device.mig is None or "gfx" in device.mig.profile.suffix):
-        found += _graphics_nodes(device.gpu.sysfs, finder, kernel)
-    return found
+def _warn(process: Process, config: PluginConfig) -> None:
+    """Tell of what is asked for and has no effect."""
+    for what, asked, known in (
+        ("features", config.cdi_feature_flags, generate.FEATURES),
+        ("hooks to leave out", config.cdi_disable_hooks, {*hooks.NAMES, hooks.EVERY}),
+    ):
+        unknown = [each for each in asked if each not in known]
+        if unknown:
+            process.log.warning(f"unknown CDI {what}: {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    if config.cdi_disable_hooks and config.cdi_libraries is Libraries.HOOKLESS:
+        process.log.warning("CDI hooks to leave out have no effect: libraries get into containers without any")
 
 
-def _graphics_nodes(sysfs: str, finder: Finder, kernel: HostRoot) -> list[str]:
-    entries = [*kernel.glob(f"{sysfs}/drm/card*"), *kernel.glob(f"{sysfs}/drm/renderD*")]
-    nodes = [f"/dev/dri/{entry.rpartition('/')[2]}" for entry in entries]
-    return [node for node in nodes if finder.is_node(node)]
+def _gpus(process: Process, wanted: Wanted, machine: Source, offered: Offered) -> Spec:
+    mode = _ALONE.get(offered.platform)
+    if mode is None:
+        return generate.generate(process, machine, wanted)
+    spec = generate.generate(process, machine, msgspec.structs.replace(wanted, mode=mode))
+    (device,) = offered.devices
+    name = device.index if Strategy.INDEX in wanted.strategies else device.id
+    return msgspec.structs.replace(spec, devices=(msgspec.structs.replace(spec.devices[0], name=name),))
 
 
-def _common(driver_version: str, finder: Finder, log: Log) -> ContainerEdits:
-    missing = [node for node in COMMON_NODES if not finder.is_node(node)]
-    if missing:
-        log.warning(f"device nodes {', '.join(missing)} are not there: containers will not have them")
-    mounts = _driver_mounts(driver_version, finder)
-    if not mounts:
-        log.warning("no file of the driver was found: containers will not have its libraries")
-    nodes = (finder.node(node) for node in COMMON_NODES if node not in missing)
-    return ContainerEdits(env=ENV, device_nodes=_sorted(nodes), mounts=mounts)
+class _Machine:
+    """The source of GPUs as far as the generator asks one, with what is offered of those that were found."""
+
+    def __init__(self, offered: Offered) -> None:
+        self._offered = offered
+
+    def inventory(self) -> Inventory:
+        """The GPUs; nothing is asked of the driver anew. Raises DeviceError where it was not asked at all."""
+        found = self._offered.inventory
+        if not found.driver_version:
+            raise DeviceError("on this machine the driver is not asked for its GPUs")
+        return found if self._offered.platform in _ALONE else _as_offered(self._offered)
 
 
-def _driver_mounts(driver_version: str, finder: Finder) -> tuple[Mount, ...]:
-    """Libraries under their own names and those they are loaded by, and executables."""
-    folders = [folder.format(_TRIPLETS.get(platform.machine(), "")) for folder in _FOLDERS]
-    found: dict[str, Mount] = {}
-    for name in LIBRARIES:
-        library = finder.file(folders, name.format(driver_version))
-        if library is not None:
-            path, target = library
-            found[target] = finder.mount(target)
-            found[path] = finder.mount(target, path)
-    for name in BINARIES:
-        binary = finder.file(_BINARY_FOLDERS, name)
-        if binary is not None:
-            path, target = binary
-            found[path] = finder.mount(target, path)
-    return tuple(sorted(found.values(), key=lambda mount: (mount.container_path.count("/"), mount.container_path)))
+def _as_offered(offered: Offered) -> Inventory:
+    """The machine's GPUs as they are handed out: as a whole, whatever their MIG mode, or by some of their parts."""
+    gpus: dict[int, Gpu] = {}
+    for device in offered.devices:
+        if device.gpu is None:
+            continue
+        if device.mig is None:
+            gpus[device.gpu.index] = msgspec.structs.replace(device.gpu, mig=None, mig_devices=())
+            continue
+        known = gpus.get(device.gpu.index) or msgspec.structs.replace(device.gpu, mig_devices=())
+        parts = (*known.mig_devices, device.mig)
+        gpus[device.gpu.index] = msgspec.structs.replace(known, mig=True, mig_devices=parts)
+    return msgspec.structs.replace(offered.inventory, gpus=tuple(gpus[index] for index in sorted(gpus)))
 
 
-def _mode(mode: str, finder: Finder) -> ContainerEdits:
-    nodes = [finder.node(path) for pattern in MODE_NODES[mode] for path in finder.nodes(pattern)]
-    if not nodes:
-        return ContainerEdits()
-    mounts = tuple(finder.mount(path) for path in MODE_MOUNTS.get(mode, ()) if finder.exists(path))
-    return ContainerEdits(device_nodes=_sorted(nodes), mounts=mounts)
+def _channels(process: Process, wanted: Wanted, channels: Iterable[int]) -> Spec:
+    """IMEX channels; one that is not below the dev root, but at its plain path, is the host's own (4.6)."""
+    below = Nodes(process, wanted)
+    driver, host_driver = wanted.roots.driver, wanted.roots.host_driver
+    plain = Nodes(process, msgspec.structs.replace(wanted, roots=Roots(driver, "", host_driver, "")))
+
+    def edits(channel: int) -> ContainerEdits:
+        path = modes.IMEX_NODE.format(channel)
+        return (below if below.is_node(path) else plain).edits([path])
+
+    devices = tuple(Device(str(channel), edits(channel)) for channel in channels)
+    return Spec(kind=kind(IMEX), devices=devices, container_edits=ContainerEdits(env=(generate.NO_DEVICES,)))
 
 
-def _sorted(nodes: Iterable[DeviceNode]) -> tuple[DeviceNode, ...]:
-    """Nodes, each once, in the order of depth and path."""
-    unique = {node.path: node for node in nodes}
-    return tuple(sorted(unique.values(), key=lambda node: (node.path.count("/"), node.path)))
+def _mode(process: Process, wanted: Wanted, machine: Source, device_class: str) -> Iterator[Spec]:
+    mode = MODES[device_class]
+    try:
+        yield generate.generate(process, machine, msgspec.structs.replace(wanted, mode=mode, kind=kind(device_class)))
+    except GenerateError:
+        nodes = ", ".join(modes.GATED[mode].nodes)
+        process.log.warning(f"{device_class} is enabled, but none of {nodes} is there: it is left out")
 
 
 def write_all(found: Iterable[Spec], path: Callable[[str], Path]) -> tuple[str, ...]:
     """Write the specs, remove those of an earlier start that no longer are, and return the classes that there are.
 
-    Raises SpecError or OSError.
+    Raises GenerateError, SpecError or OSError.
     """
     written = []
     for spec in found:

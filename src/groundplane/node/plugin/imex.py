@@ -3,11 +3,9 @@
 import stat
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
+from ..cdi.modes import IMEX_NODE
 from ..process import Process
-
-NODE: Final = "/dev/nvidia-caps-imex-channels/channel{}"
 
 
 class ChannelMissing(RuntimeError):  # noqa: N818 - reads as a fact
@@ -26,7 +24,7 @@ def available(
     """
     found = []
     for channel in channels:
-        node = NODE.format(channel)
+        node = IMEX_NODE.format(channel)
         if any(_is_node(process.path(f"{root}{node}"), any_kind) for root in dict.fromkeys((dev_root, ""))):
             found.append(channel)
         elif required:

@@ -16,6 +16,8 @@ from ...api import names
 from .. import config as configs
 from .. import kubeletapi, options, platforms, resources, watch
 from ..cdi.model import SpecError
+from ..cdi.options import GenerateError
+from ..cdi.roots import NULL_DEVICES
 from ..config import AllocationPolicy, PluginConfig
 from ..devices.model import Inventory
 from ..devices.source import DeviceError, Source
@@ -228,7 +230,7 @@ class _Served(NamedTuple):
 
     platform: Platform
     offers: tuple[resources.Offer, ...]
-    driver_version: str
+    inventory: Inventory
 
 
 async def _find(process: Process, config: PluginConfig, source: Source) -> _Served:
@@ -249,7 +251,7 @@ async def _find(process: Process, config: PluginConfig, source: Source) -> _Serv
         offers = _offers(process, config, platform, inventory)
     except resources.ResourceError as error:
         raise Fatal(str(error)) from error
-    return _Served(platform, offers, inventory.driver_version)
+    return _Served(platform, offers, inventory)
 
 
 async def _inventory(process: Process, config: PluginConfig, source: Source) -> Inventory:
@@ -303,26 +305,23 @@ async def _ask_mps(process: Process, served: _Served) -> None:
 
 def _extras(process: Process, config: PluginConfig, served: _Served) -> Extras:
     """IMEX channels that are there, and the CDI specs that were written. Raises Fatal."""
-    roots = cdispec.Roots.of(config, process)
-    null = process.env.get(cdispec.NULL_DEVICES) == "true"
+    null = process.env.get(NULL_DEVICES) == "true"
+    dev_root = cdispec.roots(config, process).dev
     try:
-        channels = imex.available(
-            process, config.imex_channels, roots.dev, required=config.imex_required, any_kind=null
-        )
+        channels = imex.available(process, config.imex_channels, dev_root, required=config.imex_required, any_kind=null)
         if not config.cdi:
             return Extras(channels)
-        if config.cdi_feature_flags or config.cdi_disable_hooks:
-            process.log.warning("CDI feature flags and disabled hooks have no effect: the CDI specs use no hooks")
-        finder = cdispec.Finder(process, roots, cdispec.describe_node(null), any_kind=null)
-        devices = [device for offer in served.offers for device in offer.devices]
-        found = cdispec.specs(config, devices, channels, served.driver_version, finder, process.kernel, process.log)
-        written = cdispec.write_all(found, process.path)
+        devices = tuple(device for offer in served.offers for device in offer.devices)
+        offered = cdispec.Offered(served.platform, served.inventory, devices, channels)
+        written = cdispec.write_all(cdispec.specs(process, config, offered), process.path)
     except imex.ChannelMissing as error:
         raise Fatal(str(error)) from error
+    except GenerateError as error:
+        raise Fatal(f"the CDI spec cannot be made: {error}") from error
     except (SpecError, OSError) as error:
         raise Fatal(f"the CDI spec cannot be written: {error}") from error
     process.log.info(f"CDI specs written: {', '.join(written) or 'none'}")
-    return Extras(channels, tuple(each for each in written if each in cdispec.MODE_NODES))
+    return Extras(channels, tuple(each for each in written if each in cdispec.MODES))
 
 
 async def _watch_health(
