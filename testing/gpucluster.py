@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from deploy.hostprogram import host_program
 from deploy.image import aliases, archive
 from deploy.image import build as image_build
 from groundplane import __version__
@@ -67,6 +68,7 @@ class GpuCluster(Started):
                 spec.name,
                 labels=spec.labels,
                 files=host.node_files(spec),
+                programs=dict.fromkeys(host.HANDLERS.values(), host_program()) if spec.host_driver else {},
                 container_mounts=[onnode.FOLDER],
                 container_environment={
                     onnode.SPEED_ENV: f"{speed:g}",

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node.fakeprocess import FakeProcess
 
+from groundplane.node.cdi.roots import NULL_DEVICES
 from groundplane.node.toolkit import config
 from groundplane.node.toolkit.options import load
 
@@ -64,6 +65,11 @@ def written(process: FakeProcess, *runtimes: str) -> str:
 
 def test_4_6_as_a_whole(tmp_path: Path) -> None:
     assert written(FakeProcess(tmp_path)) == EXPECTED
+
+
+def test_on_a_simulated_machine_the_shim_looks_at_its_modules(tmp_path: Path) -> None:
+    process = FakeProcess(tmp_path, env={NULL_DEVICES: "true"})
+    assert written(process)["nvidia-container-runtime"]["modules-file"] == str(process.kernel.path("/proc/modules"))
 
 
 CLI, SHIM = "nvidia-container-cli", "nvidia-container-runtime"

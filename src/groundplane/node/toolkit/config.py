@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from ..cdi.roots import NULL_DEVICES
 from ..hostroot import HostRoot
 from ..process import Process
 from .options import Settings
@@ -85,14 +86,15 @@ def of_host(process: Process, settings: Settings, runtimes: Sequence[str]) -> st
     """The file's text for this host. The driver's ldconfig is looked for where this container sees it."""
     driver = HostRoot(process.path(settings.roots.driver or "/"))
     real = ".real" if driver.exists(f"{LDCONFIG}.real") else ""
-    return render(
-        document(
-            settings,
-            runtimes,
-            ldconfig=f"{settings.roots.host_driver}{LDCONFIG}{real}",
-            user=device_user(HostRoot(process.path(settings.host_root or "/"))),
-        )
+    said = document(
+        settings,
+        runtimes,
+        ldconfig=f"{settings.roots.host_driver}{LDCONFIG}{real}",
+        user=device_user(HostRoot(process.path(settings.host_root or "/"))),
     )
+    if process.env.get(NULL_DEVICES) == "true":  # a simulated machine: the host's program shall look at its modules
+        said["nvidia-container-runtime"]["modules-file"] = str(process.kernel.path("/proc/modules"))
+    return render(said)
 
 
 def device_user(host: HostRoot) -> str:
