@@ -1,6 +1,6 @@
-"""Golden specs: what is generated for the drivers of each release and installation, written so that a person can read it.
+"""Golden specs: what is generated for the drivers of each release and installation, as text that a person can read.
 
-`PYTHONPATH=tests:. python -m node.cdi.goldenspecs` (from the project's folder) writes the files of `tests/data/cdi` anew.
+`PYTHONPATH=tests:. python -m node.cdi.goldenspecs`, from the project's folder, writes those of `tests/data/cdi` anew.
 """
 
 import tempfile

@@ -4,6 +4,7 @@ Only that is read, and little of the file. What a library's other names are, and
 elsewhere.
 """
 
+import io
 import struct
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
@@ -56,7 +57,7 @@ def read(path: Path) -> Library | None:
     try:
         with path.open("rb") as file:
             return _read(file)
-    except (struct.error, KeyError, ValueError):
+    except (struct.error, LookupError, ValueError):
         return None
 
 
@@ -77,8 +78,7 @@ def _soname(file: BinaryIO, start: bytes, layout: _Layout, order: str) -> str:
     strings, name = _dynamic(file, dynamic, order + layout.dynamic)
     if name is None:
         return ""
-    file.seek(_offset(segments, strings) + name)
-    text, end, _ = file.read(_MAX_NAME + 1).partition(b"\0")
+    text, end, _ = _piece(file, _offset(segments, strings) + name, _MAX_NAME + 1).partition(b"\0")
     found = text.decode() if end else ""
     return "" if "/" in found else found
 
@@ -87,16 +87,14 @@ def _segments(file: BinaryIO, start: bytes, layout: _Layout, order: str) -> list
     *_, offset, _sections, _flags, _size, entry, number = struct.unpack_from(order + layout.header, start)
     if number > _MAX_HEADERS:
         raise ValueError("too many program headers")
-    file.seek(offset)
-    table = file.read(entry * number)
+    table = _piece(file, offset, entry * number)
     rows = (struct.unpack_from(order + layout.program, table, entry * index) for index in range(number))
     return [_Segment(*(row[field] for field in layout.program_fields)) for row in rows]
 
 
 def _dynamic(file: BinaryIO, segment: _Segment, form: str) -> tuple[int, int | None]:
     """The address of the strings, and where among them the name is."""
-    file.seek(segment.offset)
-    data = file.read(min(segment.size, _MAX_DYNAMIC))
+    data = _piece(file, segment.offset, min(segment.size, _MAX_DYNAMIC))
     found: dict[int, int] = {}
     for tag, value in struct.iter_unpack(form, data[: len(data) // struct.calcsize(form) * struct.calcsize(form)]):
         if tag == _DT_NULL:
@@ -110,3 +108,10 @@ def _offset(segments: list[_Segment], address: int) -> int:
         if each.type == _PT_LOAD and each.address <= address < each.address + each.size:
             return address - each.address + each.offset
     raise ValueError("the strings are in no segment")
+
+
+def _piece(file: BinaryIO, offset: int, size: int) -> bytes:
+    if offset > file.seek(0, io.SEEK_END):
+        raise ValueError("a table is behind the end of the file")
+    file.seek(offset)
+    return file.read(size)
