@@ -9,7 +9,7 @@ import fnmatch
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 MAX_LINKS = 40
@@ -136,10 +136,18 @@ class HostRoot:
                 yield from self._glob(f"{folder.rstrip('/')}/{name}", rest)
 
 
-def write_atomic(real: Path, content: str | bytes, *, mode: int = 0o644, durable: bool = True) -> None:
+def write_atomic(
+    real: Path,
+    content: str | bytes,
+    *,
+    mode: int = 0o644,
+    durable: bool = True,
+    finish: Callable[[Path], None] | None = None,
+) -> None:
     """Replace a file in one step; readers see the old or the new content, never a part. The folder must exist.
 
-    `durable`: it is on the disk before it is there under its name.
+    `durable`: it is on the disk before it is there under its name. `finish` gives the new file, under a name for the
+    time being, what else it is to have, such as its owner.
     """
     data = content.encode() if isinstance(content, str) else content
     handle, name = tempfile.mkstemp(prefix=f".{real.name}.", dir=real.parent)
@@ -150,6 +158,8 @@ def write_atomic(real: Path, content: str | bytes, *, mode: int = 0o644, durable
                 file.flush()
                 os.fsync(file.fileno())
         Path(name).chmod(mode)
+        if finish is not None:
+            finish(Path(name))
         Path(name).replace(real)
     except BaseException:
         Path(name).unlink(missing_ok=True)
