@@ -3,7 +3,15 @@
 import subprocess
 import sys
 
-MODULES = ["bench.startup", "bench.client", "bench.plugin", "bench.features", "bench.lab", "bench.operator"]
+MODULES = [
+    "bench.startup",
+    "bench.client",
+    "bench.plugin",
+    "bench.features",
+    "bench.toolkit",
+    "bench.lab",
+    "bench.operator",
+]
 
 
 def main() -> int:

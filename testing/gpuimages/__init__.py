@@ -133,6 +133,7 @@ def _musl(root: Path, linked: list[str], listed: bool) -> None:
     ]
     _compile(options, "gpucheck.c", root / PROGRAM.lstrip("/"), [*started, *linked, *ended])
     (root / "lib").mkdir()
+    (root / "etc/alpine-release").write_text("3.22.0\n")  # by which hooks know whose loader it is
     shutil.copy(libc, root / f"lib/ld-musl-{machine}.so.1")
     (root / "lib/libc.so").symlink_to(f"ld-musl-{machine}.so.1")
     if listed:
