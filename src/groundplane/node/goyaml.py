@@ -31,7 +31,7 @@ _BOOLEANS: Final = {
 }
 _RULES: Final = (
     ("bool", "|".join(_BOOLEANS), "yYnNtTfFoO"),
-    ("int", r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)", "-+0123456789"),
+    ("int", r"[-+]?(?:0[bB][01_]+|0[oO]?[0-7_]+|0[xX][0-9a-fA-F_]+|0|[1-9][0-9_]*)", "-+0123456789"),
     (
         "float",
         r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
@@ -120,10 +120,13 @@ def whole_number(node: yaml.Node) -> int | None:
     kind = node.tag.rpartition(":")[2]
     if not isinstance(node, yaml.ScalarNode) or kind not in ("int", "float"):
         return None
-    if kind == "int":
-        return _whole(node.value)
-    value = float(node.value.replace("_", ""))
-    return int(value) if value.is_integer() else None
+    try:
+        value = _whole(node.value) if kind == "int" else float(node.value.replace("_", ""))
+    except ValueError:  # .inf, or a word that is tagged as what it is not
+        return None
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return value
 
 
 def truth(node: yaml.Node) -> bool | None:

@@ -74,7 +74,10 @@ def test_1_1_fields(written: str, edits: ContainerEdits) -> None:
 
 @pytest.mark.parametrize(
     ("word", "meant"),
-    [("0666", 438), ("0o666", 438), ("438", 438), ("0x1b6", 438), ("4_3_8", 438), ("438.0", 438), ("~", None)],
+    [
+        *(("0666", 438), ("0o666", 438), ("438", 438), ("0x1b6", 438), ("0X1B6", 438), ("0b110110110", 438)),
+        *(("4_3_8", 438), ("438.0", 438), ("4.38e2", 438), ("+438", 438), ("08", 8), ("~", None)),
+    ],
 )
 def test_1_1_numbers(word: str, meant: int | None) -> None:
     assert edits_of(text(f"{{deviceNodes: [{{path: /p, fileMode: {word}}}]}}")).device_nodes[0].file_mode == meant
@@ -89,6 +92,12 @@ def test_what_is_null_is_not_given() -> None:
     data = text("{env: [A=B], mounts: null, intelRdt: ~, hooks: }", more=", annotations: null, containerEdits: ")
     assert read.decode(data, "x").edits
     assert edits_of(data) == ContainerEdits(env=("A=B",))
+
+
+def test_what_is_null_in_a_list_of_words_is_not_there() -> None:
+    assert edits_of(text("{env: [~, A=B, null], additionalGids: [null, 5]}")) == ContainerEdits(
+        env=("A=B",), additional_gids=(5,)
+    )
 
 
 def test_anchors_and_merges() -> None:
@@ -126,6 +135,9 @@ REFUSED = [
     (text("{? [a] : b}"), "a key must be a word"),
     (text("{deviceNodes: [{path: /p, major: '195'}]}"), "major: expected a whole number, found '195'"),
     (text("{deviceNodes: [{path: /p, major: 1.5}]}"), "major: expected a whole number, found '1.5'"),
+    (text("{deviceNodes: [{path: /p, major: .inf}]}"), "major: expected a whole number, found '.inf'"),
+    (text("{deviceNodes: [{path: /p, major: 1e400}]}"), "major: expected a whole number, found '1e400'"),
+    (text("{deviceNodes: [{path: /p, major: !!int x}]}"), "major: expected a whole number, found 'x'"),
     (text("{deviceNodes: [{path: /p, major: yes}]}"), "major: expected a whole number, found 'yes'"),
     (text("{deviceNodes: [{path: /p, uid: -1}]}"), "device node /p: uid -1 must be from 0 to 4294967295"),
     (text("{deviceNodes: [{path: /p, major: 9223372036854775808}]}"), "major 9223372036854775808 must be from"),

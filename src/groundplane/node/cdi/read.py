@@ -82,12 +82,15 @@ def _value(kind: Any, node: yaml.Node, where: str) -> Any:
         if not isinstance(node, yaml.SequenceNode):
             raise _wrong(node, where, f"expected a list, found {_found(node)}")
         item = typing.get_args(kind)[0]
-        return tuple(_value(item, each, f"{where}[{number}]") for number, each in enumerate(node.value))
+        entries = [(number, each) for number, each in enumerate(node.value) if item not in _WORDS or not _is_null(each)]
+        return tuple(_value(item, each, f"{where}[{number}]") for number, each in entries)
     if origin is dict:
         return {key.value: _value(str, value, f"{where}.{key.value}") for key, value in _items(node, where)}
     return _struct(kind, node, where) if issubclass(kind, msgspec.Struct) else _scalar(kind, node, where)
 
 
+_WORDS: Final = (str, int)
+"""What may be missing in a list: an entry that is null is none."""
 _NUMBER_OR_TRUTH: Final = {int: ("a whole number", goyaml.whole_number), bool: ("true or false", goyaml.truth)}
 
 
