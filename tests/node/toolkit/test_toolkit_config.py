@@ -69,7 +69,8 @@ def test_4_6_as_a_whole(tmp_path: Path) -> None:
 
 def test_on_a_simulated_machine_the_shim_looks_at_its_modules(tmp_path: Path) -> None:
     process = FakeProcess(tmp_path, env={NULL_DEVICES: "true"})
-    assert written(process)["nvidia-container-runtime"]["modules-file"] == str(process.kernel.path("/proc/modules"))
+    said = tomllib.loads(written(process))
+    assert said[SHIM]["modules-file"] == str(process.kernel.path("/proc/modules"))
 
 
 CLI, SHIM = "nvidia-container-cli", "nvidia-container-runtime"
@@ -84,6 +85,7 @@ CHANGED: tuple[tuple[dict[str, str], tuple[str, ...], Any], ...] = (
         (SHIM, "modes", "cdi", "annotation-prefixes"),
         ["a/", "b/"],
     ),
+    ({"NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES": ""}, (SHIM, "modes", "cdi", "annotation-prefixes"), []),
     ({"NVIDIA_CONTAINER_CLI_DEBUG": "/var/log/y"}, (CLI, "debug"), "/var/log/y"),
     (
         {"NVIDIA_CONTAINER_RUNTIME_HOOK_SKIP_MODE_DETECTION": "false"},

@@ -341,7 +341,7 @@ COMMAND: Final = Command(
     options=OPTIONS,
 )
 OVERRIDES: Final = ("shim_debug", "shim_log_level", "shim_mode", "default_kind", "annotation_prefixes", "cli_debug")
-"""Options that replace a value of config.toml, named as their first flag is, if they are set and not empty."""
+"""Options that replace a value of config.toml, named as their first flag is, if they are set and no empty text."""
 
 
 class RuntimeDefaults(msgspec.Struct, frozen=True):
@@ -636,9 +636,10 @@ class _Reader:
         )
 
     def _overrides(self) -> dict[tuple[str, ...], Any]:
-        flags = {option.name: option.flags[0] for option in self._values.options}
-        found = {tuple(flags[name].split(".")): self._values[name] for name in OVERRIDES}
-        return {path: value for path, value in found.items() if value}
+        values = self._values
+        flags = {option.name: option.flags[0] for option in values.options}
+        given = (name for name in OVERRIDES if values.sources[name] != DEFAULT and values[name] != "")
+        return {tuple(flags[name].split(".")): values[name] for name in given}
 
     def _features(self) -> tuple[str, ...]:
         features: tuple[str, ...] = self._values["features"]
