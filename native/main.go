@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sort"
 	"strings"
 
@@ -30,6 +31,7 @@ var programs = map[string]program{
 }
 
 func main() {
+	debug.SetGCPercent(-1) // every program here ends, or becomes another, within milliseconds
 	arguments := os.Args
 	run := lookUp(arguments)
 	if run == nil && len(arguments) > 1 { // groundplane-host NAME ARGUMENT...

@@ -75,15 +75,16 @@ func writeDropIn(prefix string, folders []string) error {
 	if len(folders) == 0 {
 		return nil
 	}
-	if err := os.MkdirAll(ldconfigFolder, 0o755); err != nil {
-		return fmt.Errorf("cannot make the container's %s: %w", ldconfigFolder, err)
-	}
 	name := path.Join(ldconfigFolder, prefix+inroot.Unique()+".conf")
 	return writeNew(name, strings.Join(folders, "\n")+"\n", os.O_EXCL)
 }
 
-// writeNew writes to a file below the container's root, readable by every user whatever the umask is.
+// writeNew writes to a file below the container's root, readable by every user whatever the umask is. Folders that are
+// missing are made.
 func writeNew(name, text string, flags int) error {
+	if err := os.MkdirAll(path.Dir(name), 0o755); err != nil {
+		return fmt.Errorf("cannot make the folder of the container's %s: %w", name, err)
+	}
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|unix.O_NONBLOCK|flags, 0o644)
 	if err != nil {
 		return fmt.Errorf("cannot write the container's %s: %w", name, err)
