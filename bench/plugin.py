@@ -162,14 +162,17 @@ def _prepare(folder: Path, machine: Machine, scenario: Scenario) -> None:
     root.mkdir(kubeletapi.DEVICE_PLUGIN_DIR)
     root.write_atomic("/config.yaml", scenario.config)
     root.write_atomic("/driver-root/usr/lib64/libnvidia-ml.so.1", "")
+    root.write_atomic(f"/driver-root/usr/lib64/libcuda.so.{machine.read().inventory.driver_version}", "")
     kernel.write_atomic("/sys/module/nvidia/refcnt", "1\n")
     lines, minor = [], 1
     for gpu in machine.read().inventory.gpus:
         kernel.write_atomic(f"{gpu.sysfs}/numa_node", f"{gpu.index % 2}\n")
+        root.write_atomic(gpu.device_node, "")
         for device in gpu.mig_devices:
             for name in (f"gi{device.gi}/access", f"gi{device.gi}/ci{device.ci}/access"):
                 minor += 1
                 lines.append(f"gpu{gpu.minor}/{name} {minor}\n")
+                root.write_atomic(f"/dev/nvidia-caps/nvidia-cap{minor}", "")
     kernel.write_atomic("/proc/driver/nvidia-caps/mig-minors", "".join(lines))
 
 
