@@ -320,6 +320,9 @@ def _file(process: Process, output: str, form: write.Format) -> str:
 
 
 def _with_infix(path: str, infix: str) -> str:
+    """A file's name with something before its end; standard output stays that."""
+    if not path:
+        return ""
     head, end = posixpath.splitext(path)
     return f"{head}{infix}{end}"
 
