@@ -98,6 +98,14 @@ def test_2_nodes_that_are_there_are_left_alone_whatever_they_are(tmp_path: Path)
     assert maker.made == ALL[1:]
 
 
+def test_2_a_link_to_nothing_is_left_alone(tmp_path: Path) -> None:
+    process, maker = world(tmp_path), Maker()
+    process.root.symlink("/host/dev/nvidiactl", "/etc/elsewhere")
+    create_control_nodes(process, "/host", make=maker)
+    assert maker.made == ALL[1:]
+    assert not process.path("/etc/elsewhere").exists()
+
+
 def test_2_nothing_is_asked_where_nothing_is_missing(tmp_path: Path) -> None:
     process = world(tmp_path, text="1 mem\n")
     for name, _, _ in ALL:

@@ -146,7 +146,8 @@ def create_control_nodes(process: Process, dev_root: str, *, make: Make | None =
     numbers: Majors | None = None
     for device in CONTROL:
         shown = f"{root}/dev/{device.name}"
-        path = process.path(shown)
+        # not through a link of the dev root's; where nodes are simulated, the plain path is not the container's
+        path = process.path(f"{root}/dev") / device.name if root else process.path(shown)
         if os.path.lexists(path):
             process.log.info(f"Skipping: {shown} already exists")
             continue

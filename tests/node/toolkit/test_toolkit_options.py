@@ -306,8 +306,8 @@ def test_4_3_roots(given: tuple[str, ...], expected: tuple[str, ...], tmp_path: 
 def test_paths_and_state_follow_from_the_install_directory(tmp_path: Path) -> None:
     found = settings(tmp_path, RUNTIME="crio", ROOT="/opt/nvidia/")
     assert found.folder == "/opt/nvidia/toolkit"
-    assert found.state == "/opt/nvidia/toolkit-state/crio.json"
     assert found.runtime is not None
+    assert found.runtime.state == "/opt/nvidia/toolkit-state/crio.json"
     assert found.runtime.hook_path == "/opt/nvidia/toolkit/nvidia-container-runtime-hook"
     assert found.program == "/usr/lib/groundplane/host/groundplane-host"
     assert settings(tmp_path, TOOLKIT_SOURCE_ROOT="/artifacts/").program == "/artifacts/groundplane-host"
@@ -344,6 +344,16 @@ def test_refresh_interval(text: str, seconds: float | None, tmp_path: Path) -> N
 def test_how_libraries_get_into_containers(tmp_path: Path) -> None:
     assert settings(tmp_path).libraries is Libraries.HOOKLESS
     assert settings(tmp_path, "--libraries", "hooks").libraries is Libraries.HOOKS
+
+
+def test_debug_tells_each_option_and_where_it_came_from(tmp_path: Path) -> None:
+    process = FakeProcess(tmp_path, ("nvidia-toolkit", "--debug"), {"RUNTIME": "crio"})
+    load(process)
+    assert "--runtime is 'crio', from environment variable RUNTIME" in process.stderr
+    assert "--host-root is '/host', from its default" in process.stderr
+    quiet = FakeProcess(tmp_path)
+    load(quiet)
+    assert quiet.stderr == ""
 
 
 def test_help_names_every_variable(tmp_path: Path) -> None:

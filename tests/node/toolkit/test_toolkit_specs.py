@@ -193,6 +193,18 @@ async def test_a_gpu_that_is_lost_is_no_end(real: Real, monkeypatch: pytest.Monk
     assert real.node.tree("/usr/local/nvidia/toolkit") == before
 
 
+async def test_a_surprise_is_told_once_and_is_no_end(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
+    await real.specs.first()
+    _node(real.process)
+    with monkeypatch.context() as patch:
+        patch.setattr("groundplane.node.cdi.generate.generate", lambda *_: 1 // 0)
+        assert await real.refreshed()
+        assert await real.refreshed()
+    assert real.process.stderr.count("CDI specifications not refreshed: ZeroDivisionError") == 1
+    assert await real.refreshed()
+    assert "/dev/nvidia2" in real.node.read(MANAGEMENT)
+
+
 async def test_a_full_disk(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, ParamSpec, TypeVar
 
 from .. import controlnodes
+from ..hostroot import HostPathError
 from ..options import Leave
 from ..process import Process, unless_signalled
 from . import config, install, lock, options, restart, runtimes, specs
@@ -54,7 +55,7 @@ async def run(process: Process) -> int:
     try:
         with lock.held(process.path(settings.pid_file), settings.pid_file):
             return await Toolkit(process, settings).run()
-    except (lock.LockError, StepError) as error:
+    except (lock.LockError, StepError, HostPathError) as error:
         process.log.error(str(error))
         return _FAILED
 

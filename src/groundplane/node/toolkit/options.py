@@ -24,6 +24,8 @@ from .settings import HOST_PROGRAM, Handler, RuntimeSettings
 PID_FILE_NAME: Final = "toolkit.pid"
 FOLDER: Final = "toolkit"
 """The folder below the install directory that is the toolkit's."""
+STATE: Final = "toolkit-state"
+"""The folder there for what is remembered of a runtime's configuration as it was."""
 CONTROL: Final = "control"
 NO_NODES: Final = frozenset({"", "none"})
 MAX_NRI_INDEX: Final = 99
@@ -423,15 +425,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The toolkit's own folder, here and on the host."""
         return f"{self.install_dir}/{FOLDER}"
 
-    @property
-    def state(self) -> str:
-        """The file in which the runtime's configuration as it was is remembered; it outlives reboots and upgrades."""
-        return "" if self.runtime is None else self.runtime.state
-
 
 def load(process: Process) -> Settings:
     """Read the options. Raises :class:`~groundplane.node.options.Leave`."""
-    return _Reader(read(COMMAND, process)).settings(process)
+    values = read(COMMAND, process)
+    if values["debug"]:
+        for option in values.options:
+            shown = option.type.show(values[option.name])
+            process.log.info(f"--{option.flags[0]} is {shown!r}, from {values.sources[option.name]}")
+    return _Reader(values).settings(process)
 
 
 class _Reader:
@@ -584,7 +586,7 @@ class _Reader:
             hooks_dir=values["hooks_dir"],
             hook_filename=values["hook_filename"],
             hook_path=f"{folder}/nvidia-container-runtime-hook",
-            state=f"{install_dir}/toolkit-state/{runtime}.json",
+            state=f"{install_dir}/{STATE}/{runtime}.json",  # it outlives reboots, and the folder that is replaced
         )
 
     def _drop_in(self, runtime: str) -> str:

@@ -86,7 +86,14 @@ class Specs:
             seen = await asyncio.to_thread(lambda: (inputs(process, settings), outputs(process, settings)))
             if seen == self._seen and (self._whole or process.monotonic() < self._due):
                 return
-        await self._write(tell=True)
+        try:
+            await self._write(tell=True)
+        except Exception as error:  # noqa: BLE001 - whatever it is: the node's runtime must still be cleaned up one day
+            self._whole, self._due = False, process.monotonic() + (settings.refresh_s or 0.0)
+            entry = ("E", f"CDI specifications not refreshed: {type(error).__name__}: {error}")
+            if entry not in self._told:
+                _say(process.log, *entry)
+            self._told |= {entry}
 
     async def _write(self, *, tell: bool = False) -> str:
         """Write all, in a thread, as the driver may let its caller wait; why management containers got no spec, if so.
@@ -100,7 +107,7 @@ class Specs:
             log.error(f"CDI specification for management containers not written: {writer.failure}")
         for entry in dict.fromkeys(log.entries):
             if entry not in self._told:
-                log.say(entry, self._process.log)
+                _say(self._process.log, *entry)
         self._told = frozenset(log.entries)
         self._seen, self._whole = seen, writer.whole
         self._due = self._process.monotonic() + (self._settings.refresh_s or 0.0)
@@ -117,10 +124,10 @@ class _Kept(Log):
     def _entry(self, level: str, text: str) -> None:
         self.entries.append((level, text))
 
-    @staticmethod
-    def say(entry: tuple[str, str], log: Log) -> None:
-        """Write an entry to a log."""
-        log._entry(*entry)
+
+def _say(log: Log, level: str, text: str) -> None:
+    """Write a kept entry."""
+    {"I": log.info, "W": log.warning, "E": log.error}[level](text)
 
 
 class _Logging:
