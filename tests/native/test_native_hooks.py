@@ -238,7 +238,7 @@ def test_compat_libraries_are_used_where_they_may(
     made = list(bundle.root.glob("etc/ld.so.conf.d/00-compat-*.conf"))
     assert len(made) == used
     for file in made:
-        assert file.read_text() == "/usr/local/cuda/compat\n"
+        assert file.read_text() == "/usr/local/cuda-13/compat\n"
         assert stat.S_IMODE(file.stat().st_mode) == 0o644
 
 

@@ -64,10 +64,14 @@ func compatLibraryIn(root *inroot.Root, folder string, log *logging.Logger) (str
 		log.Warningf("passing over %s in the container: %v", folder, err)
 		return "", nil
 	}
+	resolved, err := root.Resolve(opened)
+	if err != nil {
+		return "", fmt.Errorf("cannot tell where %s is in the container: %w", folder, err)
+	}
 	var found []string
 	for _, entry := range entries {
 		if matched, _ := path.Match(compatLibrary+"*.*", entry.Name()); matched && entry.Type().IsRegular() {
-			found = append(found, path.Join(folder, entry.Name()))
+			found = append(found, path.Join(resolved, entry.Name()))
 		}
 	}
 	if len(found) > 1 {

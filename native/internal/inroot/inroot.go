@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"strconv"
+	"strings"
 
 	"github.com/cyphar/filepath-securejoin/pathrs-lite"
 	"golang.org/x/sys/unix"
@@ -55,6 +56,23 @@ func (r *Root) Read(name string) (*os.File, error) {
 		return nil, fmt.Errorf("%s in the container is neither a file nor a folder", name)
 	}
 	return pathrs.Reopen(handle, unix.O_RDONLY|unix.O_CLOEXEC)
+}
+
+// Resolve is the path, in the container, of what an open handle of it is: without symbolic links.
+func (r *Root) Resolve(handle *os.File) (string, error) {
+	root, err := os.Readlink(ByDescriptor(r.handle))
+	if err != nil {
+		return "", err
+	}
+	found, err := os.Readlink(ByDescriptor(handle))
+	if err != nil {
+		return "", err
+	}
+	inside, below := strings.CutPrefix(found, root)
+	if !below || !strings.HasPrefix(inside, "/") {
+		return "", fmt.Errorf("%s is not below %s", found, root)
+	}
+	return inside, nil
 }
 
 // Folder opens a folder of the container, after making it and those above it where they are missing.
