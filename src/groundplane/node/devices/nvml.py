@@ -19,12 +19,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..hostroot import HostPathError, HostRoot
 from . import models, nvmlerrors, placements, profiles
 from .model import Fabric, Gpu, Inventory, MigDevice, Placed, Profile
 from .source import DeviceError, Event, EventKind, Level, NotSupported, Pair
+
+if TYPE_CHECKING:
+    from .mig import MigControl
+
+if TYPE_CHECKING:
+    from .nvmltelemetry import NvmlTelemetry
 
 SONAME: Final = "libnvidia-ml.so.1"
 LIBRARY_FOLDERS: Final = (
@@ -72,7 +78,8 @@ def find_library(path: Callable[[str], Path], driver_root: str, also: Sequence[s
 # --- the library in this process --------------------------------------------------------------------------------------
 
 
-def _binding() -> Any:
+def binding() -> Any:
+    """NVIDIA's binding."""
     import pynvml  # type: ignore[import-untyped]
 
     return pynvml
@@ -80,14 +87,14 @@ def _binding() -> Any:
 
 def ask(doing: str, function: str, *args: Any) -> Any:
     """Call a function of the binding; its errors become :class:`DeviceError` that say what was being done."""
-    binding = _binding()
+    library = binding()
     try:
-        return getattr(binding, function)(*args)
-    except binding.NVMLError as error:
+        return getattr(library, function)(*args)
+    except library.NVMLError as error:
         raise nvmlerrors.error(error.value, doing) from error
 
 
-def _unless(codes: Collection[int], doing: str, function: str, *args: Any) -> Any | None:
+def unless(codes: Collection[int], doing: str, function: str, *args: Any) -> Any | None:
     """As :func:`ask`, with None for some errors."""
     try:
         return ask(doing, function, *args)
@@ -145,9 +152,9 @@ class _Library:
 
     def _unload(self) -> None:
         """Make the binding forget the library, and the loader too as far as nobody else holds it."""
-        binding = _binding()
-        loaded, binding.nvmlLib = binding.nvmlLib, None
-        binding._nvmlGetFunctionPointer_cache.clear()
+        nvidia = binding()
+        loaded, nvidia.nvmlLib = nvidia.nvmlLib, None
+        nvidia._nvmlGetFunctionPointer_cache.clear()
         preloaded, self._preloaded = self._preloaded, None
         for library in (loaded, preloaded):
             if library is not None:
@@ -214,19 +221,19 @@ class NvmlSource:
 
     def inventory(self) -> Inventory:
         """All GPUs."""
-        self._check_open("counting the GPUs")
+        self.check_open("counting the GPUs")
         driver = ask("asking for the driver's version", "nvmlSystemGetDriverVersion")
         cuda = ask("asking for the CUDA version", "nvmlSystemGetCudaDriverVersion")
         count = ask("counting the GPUs", "nvmlDeviceGetCount")
-        found = [_gpu(index) for index in range(count)]
+        found = [read_gpu(index) for index in range(count)]
         return Inventory(driver, cuda, tuple(gpu for gpu in found if gpu is not None))
 
     def topology(self, uuids: Collection[str]) -> dict[frozenset[str], Pair]:
         """How each two of the GPUs are connected (4.2)."""
-        self._check_open("asking for the topology")
-        handles = {each: _handle(each) for each in uuids}
+        self.check_open("asking for the topology")
+        handles = {each: by_uuid(each) for each in uuids}
         addresses = {each: _bus_id(f"GPU {each}", handle) for each, handle in handles.items()}
-        links = {each: _linked(f"GPU {each}", handle) for each, handle in handles.items()}
+        links = {each: linked(f"GPU {each}", handle) for each, handle in handles.items()}
         return {
             frozenset((one, other)): Pair(
                 _level(one, other, handles),
@@ -238,7 +245,7 @@ class NvmlSource:
     def placement(self, mig_uuid: str) -> Placed:
         """Where a MIG device is; a name that the driver does not know may be a legacy one (5)."""
         doing = f"MIG device {mig_uuid}"
-        self._check_open(doing)
+        self.check_open(doing)
         try:
             handle = ask(doing, "nvmlDeviceGetHandleByUUID", mig_uuid)
             parent = ask(doing, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
@@ -252,55 +259,68 @@ class NvmlSource:
 
     def check(self, uuid: str) -> None:
         """Whether a GPU answers."""
-        self._check_open("looking for a GPU")
-        _bus_id(f"GPU {uuid}", _handle(uuid))
+        self.check_open("looking for a GPU")
+        _bus_id(f"GPU {uuid}", by_uuid(uuid))
 
     def watch(self, uuids: Collection[str], kinds: EventKind) -> "NvmlWatch":
         """Watch GPUs for events. Make it on a running loop."""
-        self._check_open("watching GPUs")
+        self.check_open("watching GPUs")
         return NvmlWatch(uuids, kinds)
 
-    def _check_open(self, doing: str) -> None:
+    def telemetry(self) -> "NvmlTelemetry":
+        """Who reads the figures of the GPUs."""
+        from .nvmltelemetry import NvmlTelemetry
+
+        self.check_open("reading figures")
+        return NvmlTelemetry(self.check_open)
+
+    def mig(self) -> "MigControl":
+        """Changes MIG of these GPUs."""
+        from .nvmlmig import NvmlMig
+
+        return NvmlMig(self)
+
+    def check_open(self, doing: str) -> None:
         if not self._opened:
             raise nvmlerrors.error(nvmlerrors.UNINITIALIZED, doing)
 
 
-def _handle(identity: str) -> Any:
+def by_uuid(identity: str) -> Any:
     return ask(f"GPU {identity}", "nvmlDeviceGetHandleByUUID", identity)
 
 
 def _bus_id(doing: str, handle: Any) -> str:
     """The GPU's address on its PCI bus, empty where there is no bus, as on a Tegra."""
-    info = _unless(_NOT_KNOWN, doing, "nvmlDeviceGetPciInfo", handle)
-    return "" if info is None else _text(info.busId).upper()
+    info = unless(_NOT_KNOWN, doing, "nvmlDeviceGetPciInfo", handle)
+    return "" if info is None else text_of(info.busId).upper()
 
 
-def _text(value: bytes | str) -> str:
+def text_of(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _gpu(index: int) -> Gpu | None:
+def read_gpu(index: int) -> Gpu | None:
     """The GPU at an index; None for one that only drives a display (2.3)."""
     doing = f"GPU {index}"
     handle = ask(doing, "nvmlDeviceGetHandleByIndex", index)
     name = ask(doing, "nvmlDeviceGetName", handle)
     if name in models.DISPLAY_ONLY:
         return None
-    memory = _memory(doing, handle)
+    memory = memory_of(doing, handle)
     mig = _mig_mode(doing, handle)
-    offered = {} if mig is None else _offered(doing, handle)
+    offered = {} if mig is None else offered_profiles(doing, handle)
     major, minor = ask(doing, "nvmlDeviceGetCudaComputeCapability", handle)
     return Gpu(
         index=index,
         uuid=ask(doing, "nvmlDeviceGetUUID", handle),
-        minor=_unless(_NOT_KNOWN, doing, "nvmlDeviceGetMinorNumber", handle),
+        minor=unless(_NOT_KNOWN, doing, "nvmlDeviceGetMinorNumber", handle),
         name=name,
         bus_id=_bus_id(doing, handle),
         memory_bytes=memory,
         compute=(major, minor),
         mig=mig,
         mig_devices=tuple(_mig_devices(doing, handle, memory, offered)) if mig else (),
-        profiles=tuple(_full(doing, number, info, memory) for number, info in offered.items() if memory),
+        profiles=tuple(full_profile(doing, number, info, memory) for number, info in offered.items() if memory),
         fabric=_fabric(doing, handle),
         coherent=_coherent(doing, handle),
     )
@@ -314,7 +334,7 @@ def _coherent(doing: str, handle: Any) -> bool:
         return False
 
 
-def _memory(doing: str, handle: Any) -> int:
+def memory_of(doing: str, handle: Any) -> int:
     """Bytes in all; 0 if that cannot be asked for, as where GPU and CPU share their memory (2.10)."""
     try:
         return int(ask(doing, "nvmlDeviceGetMemoryInfo", handle).total)
@@ -330,16 +350,16 @@ def _mig_mode(doing: str, handle: Any) -> bool | None:
     return bool(current)
 
 
-def _offered(doing: str, handle: Any) -> dict[int, Any]:
+def offered_profiles(doing: str, handle: Any) -> dict[int, Any]:
     """What the library says of each GPU instance profile that the GPU offers, by the profile's number."""
     answers = (
-        (number, _unless(_SKIPPED, doing, "nvmlDeviceGetGpuInstanceProfileInfo", handle, number, 1))
+        (number, unless(_SKIPPED, doing, "nvmlDeviceGetGpuInstanceProfileInfo", handle, number, 1))
         for number in profiles.GPU_INSTANCES
     )
     return {number: info for number, info in answers if info is not None}
 
 
-def _full(doing: str, number: int, info: Any, memory: int) -> Profile:
+def full_profile(doing: str, number: int, info: Any, memory: int) -> Profile:
     return _named(doing, profiles.full, number, info.memorySizeMB * profiles.MIB, memory)
 
 
@@ -354,7 +374,7 @@ def _mig_devices(doing: str, gpu: Any, memory: int, offered: Mapping[int, Any]) 
     """The MIG devices of a GPU; slots may be empty (2.6)."""
     for slot in range(ask(doing, "nvmlDeviceGetMaxMigDeviceCount", gpu)):
         at = f"{doing}, MIG slot {slot}"
-        handle = _unless(_EMPTY, at, "nvmlDeviceGetMigDeviceHandleByIndex", gpu, slot)
+        handle = mig_device(at, gpu, slot)
         if handle is None:
             continue
         gi = ask(at, "nvmlDeviceGetGpuInstanceId", handle)
@@ -378,6 +398,11 @@ def _mig_devices(doing: str, gpu: Any, memory: int, offered: Mapping[int, Any]) 
         )
 
 
+def mig_device(doing: str, gpu: Any, slot: int) -> Any | None:
+    """The MIG device in a slot of a GPU; None if the slot is empty (2.6)."""
+    return unless(_EMPTY, doing, "nvmlDeviceGetMigDeviceHandleByIndex", gpu, slot)
+
+
 def _profile(doing: str, gpu: Any, gi: int, ci: int, memory: int, offered: Mapping[int, Any]) -> Profile:
     """Name an instance: its profile ids are those within what the GPU answers for a number, never the numbers."""
     gpu_instance = ask(doing, "nvmlDeviceGetGpuInstanceById", gpu, gi)
@@ -388,7 +413,7 @@ def _profile(doing: str, gpu: Any, gi: int, ci: int, memory: int, offered: Mappi
     compute_instance = ask(doing, "nvmlGpuInstanceGetComputeInstanceById", gpu_instance, ci)
     wanted = ask(doing, "nvmlComputeInstanceGetInfo", compute_instance).profileId
     for compute in profiles.COMPUTE_INSTANCES:
-        info = _unless(_SKIPPED, doing, "nvmlGpuInstanceGetComputeInstanceProfileInfo", gpu_instance, compute, 0, 1)
+        info = unless(_SKIPPED, doing, "nvmlGpuInstanceGetComputeInstanceProfileInfo", gpu_instance, compute, 0, 1)
         if info is not None and info.id == wanted:
             return _named(doing, profiles.name, number, compute, offered[number].memorySizeMB * profiles.MIB, memory)
     raise DeviceError(f"{doing}: compute instance profile {wanted} is none that its GPU instance offers")
@@ -396,10 +421,10 @@ def _profile(doing: str, gpu: Any, gi: int, ci: int, memory: int, offered: Mappi
 
 def _fabric(doing: str, handle: Any) -> Fabric | None:
     """The GPU's NVLink fabric; None where GPU or driver know none."""
-    binding = _binding()
+    library = binding()
     for structure, function in (
-        (binding.c_nvmlGpuFabricInfo_v2_t, "nvmlDeviceGetGpuFabricInfoV"),
-        (binding.c_nvmlGpuFabricInfo_t, "nvmlDeviceGetGpuFabricInfo"),
+        (library.c_nvmlGpuFabricInfo_v2_t, "nvmlDeviceGetGpuFabricInfoV"),
+        (library.c_nvmlGpuFabricInfo_t, "nvmlDeviceGetGpuFabricInfo"),
     ):
         info = structure()
         try:
@@ -408,13 +433,13 @@ def _fabric(doing: str, handle: Any) -> Fabric | None:
             if isinstance(error, NotSupported) or error.code == _VERSION_MISMATCH:
                 continue
             raise
-        if info.state == binding.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
+        if info.state == library.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
             return None
         return Fabric(
             str(uuid.UUID(bytes=bytes(info.clusterUuid))),
             info.cliqueId,
-            info.state == binding.NVML_GPU_FABRIC_STATE_COMPLETED,
-            info.status == binding.NVML_SUCCESS,
+            info.state == library.NVML_GPU_FABRIC_STATE_COMPLETED,
+            info.status == library.NVML_SUCCESS,
         )
     return None
 
@@ -428,15 +453,15 @@ def _level(one: str, other: str, handles: Mapping[str, Any]) -> Level:
         raise DeviceError(f"{doing}: their common ancestor is of an unknown kind, {level}") from error
 
 
-def _linked(doing: str, handle: Any) -> list[str]:
+def linked(doing: str, handle: Any) -> list[str]:
     """PCI addresses at the other ends of a GPU's active NVLinks; switches are among them."""
     found = []
-    for link in range(_binding().NVML_NVLINK_MAX_LINKS):
-        if not _unless(_SKIPPED, doing, "nvmlDeviceGetNvLinkState", handle, link):
+    for link in range(binding().NVML_NVLINK_MAX_LINKS):
+        if not unless(_SKIPPED, doing, "nvmlDeviceGetNvLinkState", handle, link):
             continue
-        remote = _unless(_SKIPPED, doing, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+        remote = unless(_SKIPPED, doing, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
         if remote is not None:
-            found.append(_text(remote.busId).upper())
+            found.append(text_of(remote.busId).upper())
     return found
 
 
@@ -524,7 +549,7 @@ def _register(identity: str, kinds: EventKind, events: Any) -> int:
     """
     doing = f"GPU {identity}"
     try:
-        handle = _handle(identity)
+        handle = by_uuid(identity)
         supported = ask(doing, "nvmlDeviceGetSupportedEventTypes", handle) & kinds
     except NotSupported as error:
         raise DeviceError(str(error), error.code) from error
@@ -537,7 +562,7 @@ def _register(identity: str, kinds: EventKind, events: Any) -> int:
 def _wait_once(events: Any) -> Event | DeviceError | None:
     """Wait for an event once: None if none came, or only one of a kind that nobody asked for."""
     try:
-        data = _unless({nvmlerrors.TIMEOUT}, "waiting for events", "nvmlEventSetWait", events, WAIT_MS)
+        data = unless({nvmlerrors.TIMEOUT}, "waiting for events", "nvmlEventSetWait", events, WAIT_MS)
     except DeviceError as error:
         return error
     if data is None or data.eventType not in set(EventKind):

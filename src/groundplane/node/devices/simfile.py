@@ -13,8 +13,9 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 import yaml
 
-from . import geometry, models, nvmlerrors, profiles
+from . import geometry, models, nvmlerrors, profiles, simtelemetry
 from .model import Fabric, Gpu, Inventory, MigDevice, Profile
+from .simtelemetry import TelemetryEntry
 from .source import DeviceError, Level
 
 _GPU_SPACE: Final = uuid.UUID("6a0d1f62-5c0e-4cf1-9d3c-6d70716c616e")
@@ -64,7 +65,7 @@ class GpuEntry(_Part, frozen=True):
     """One GPU. What is None is the model's, or follows from the place in the list.
 
     `lost`: it has fallen off the bus. `present: false`: it is not on the bus at all, and has no index.
-    `events: false`: it tells no events.
+    `events: false`: it tells no events. `telemetry` is what it shows of itself.
     """
 
     model: str
@@ -80,6 +81,7 @@ class GpuEntry(_Part, frozen=True):
     lost: bool = False
     present: bool = True
     events: bool = True
+    telemetry: TelemetryEntry = TelemetryEntry()
 
 
 class Links(_Part, frozen=True):
@@ -249,6 +251,7 @@ def machine(description: Description, source: str) -> SimulatedMachine:
             cards.append(_card(place, entry, sum(card.entry.present for card in cards)))
         except ValueError as error:
             problems.append(f"gpus[{place}].{error}")
+        problems += (f"gpus[{place}].{problem}" for problem in simtelemetry.problems(entry.telemetry))
     problems += _repeated(cards)
     if problems:
         raise FileError("\n".join(f"{source}: {problem}" for problem in problems))

@@ -24,9 +24,21 @@ from ..hostroot import write_atomic
 from . import nvmlerrors, placements, simfile
 from .model import NO_INSTANCE, Inventory, Placed
 from .simfile import Description, EventEntry, EventName, FileError, GpuEntry, Instance, Mig, SimulatedMachine, describe
+from .simtelemetry import SimulatedTelemetry, TelemetryEntry
+from .simulatedmig import SimulatedMig
 from .source import DeviceError, Event, EventKind, Pair
 
-__all__ = ["Description", "FileError", "GpuEntry", "Instance", "Machine", "Mig", "SimulatedSource", "describe"]
+__all__ = [
+    "Description",
+    "FileError",
+    "GpuEntry",
+    "Instance",
+    "Machine",
+    "Mig",
+    "SimulatedSource",
+    "TelemetryEntry",
+    "describe",
+]
 
 EVENTS_KEPT: Final = 256
 """Events that stay in the file; a watch that is behind by more misses some, as a full queue of the driver's does."""
@@ -159,6 +171,28 @@ class SimulatedSource:
     def watch(self, uuids: Collection[str], kinds: EventKind) -> "SimulatedWatch":
         """Watch GPUs for events that are injected from now on."""
         return SimulatedWatch(self._file, self._machine("watching GPUs"), uuids, kinds)
+
+    def telemetry(self) -> SimulatedTelemetry:
+        """Who reads the figures of the GPUs."""
+        self._machine("reading figures")
+        return SimulatedTelemetry(self._machine)
+
+    def mig(self) -> SimulatedMig:
+        """Changes MIG of these GPUs."""
+        return SimulatedMig(self)
+
+    def machine(self) -> SimulatedMachine:
+        """The machine as it is now. Raises :class:`~.source.DeviceError`."""
+        return self._machine("reading MIG")
+
+    def card(self, gpu: str) -> simfile.Card:
+        """A GPU by UUID, if it answers. Raises :class:`~.source.DeviceError`."""
+        return _answering(self.machine(), gpu)
+
+    def change(self, how: Callable[[SimulatedMachine], Description]) -> None:
+        """Change the machine's file in one step. Raises :class:`~.source.DeviceError`."""
+        self._machine("changing MIG")
+        Machine(self._file.path).change(how)
 
     def _machine(self, doing: str) -> SimulatedMachine:
         if not self._opened:
@@ -348,9 +382,23 @@ class Machine:
         """Set a GPU's MIG mode and its instances."""
         self._set(gpu, mig=Mig(enabled, tuple(instances)))
 
+    def set_busy(self, gpu: int | str, busy: bool = True) -> None:
+        """Let a client of the driver use a GPU, or no longer."""
+        self._set(gpu, busy=busy)
+
     def set_events(self, gpu: int | str, supported: bool) -> None:
         """Say whether a GPU tells events; a watch that is there already keeps what it was told."""
         self._set(gpu, events=supported)
+
+    def show(self, gpu: int | str, **changes: object) -> None:
+        """Change what a GPU shows of itself: fields of :class:`~.simtelemetry.TelemetryEntry`."""
+
+        def shown(machine: SimulatedMachine) -> Description:
+            place = _place(self.file, machine, gpu)
+            entry = msgspec.structs.replace(machine.description.gpus[place].telemetry, **changes)
+            return _with_gpu(machine.description, place, telemetry=entry)
+
+        self.change(shown)
 
     def set_driver(self, version: str, cuda_version: str | None = None) -> None:
         """Set the driver's version, and that of CUDA if it is not the branch's own."""

@@ -9,11 +9,14 @@ both.
 import enum
 from collections.abc import Collection, Mapping
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 import msgspec
 
 from .model import Inventory, Placed
+
+if TYPE_CHECKING:
+    from .telemetry import Telemetry
 
 
 class DeviceError(RuntimeError):
@@ -135,3 +138,9 @@ class Source(Protocol):
 
     def watch(self, uuids: Collection[str], kinds: EventKind) -> Watch:
         """Watch GPUs (not MIG devices) for events, as far as each supports the kinds."""
+
+    def telemetry(self) -> "Telemetry":
+        """Who reads the figures of the GPUs (clocks, power, errors ...); the source must be open, and stay so."""
+
+    def mig(self) -> "MigControl":
+        """What reads and changes MIG of these GPUs, while the source is open."""
