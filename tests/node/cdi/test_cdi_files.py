@@ -2,13 +2,13 @@
 
 import contextlib
 import shutil
-import struct
 import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from node.cdi.loadercache import AARCH64, I386, X86_64, cache
 
 from groundplane.node.cdi import elf, ldcache
 from testing.driverroots import elf as made
@@ -69,34 +69,15 @@ def test_a_damaged_library_is_read_or_not_but_never_a_failure(
 
 # --- the loader's cache -----------------------------------------------------------------------------------------------
 
-_X86_64, _I386, _AARCH64 = 0x0303, 0x0003, 0x0A03
-
-
-def cache(*entries: tuple[int, str], old: int | None = None) -> bytes:
-    """A cache as glibc writes it, with the older table before the newer if a number of its entries is given."""
-    strings, placed = bytearray(), []
-    start = 48 + 24 * len(entries)
-    for flags, path in entries:
-        key = start + len(strings)
-        strings += path.rpartition("/")[2].encode() + b"\0"
-        placed.append((flags, key, start + len(strings)))
-        strings += path.encode() + b"\0"
-    table = struct.pack("<20sII20x", b"glibc-ld.so.cache1.1", len(entries), len(strings))
-    table += b"".join(struct.pack("<iIIIQ", flags, key, value, 0, 0) for flags, key, value in placed) + strings
-    if old is None:
-        return table
-    head = b"ld.so-1.7.0\0" + struct.pack("<I", old) + bytes(12 * old)
-    return head + bytes(-len(head) % 8) + table
-
 
 @pytest.mark.parametrize("old", [None, 0, 1, 2, 3])
 def test_64_bit_libraries_are_listed_once_in_order(old: int | None) -> None:
     data = cache(
-        (_X86_64, "/usr/lib/libb.so.1"),
-        (_I386, "/usr/lib32/libb.so.1"),
-        (_AARCH64, "/usr/lib/liba.so"),
+        (X86_64, "/usr/lib/libb.so.1"),
+        (I386, "/usr/lib32/libb.so.1"),
+        (AARCH64, "/usr/lib/liba.so"),
         (0x0300, "/no/elf"),
-        (_X86_64, "/usr/lib/libb.so.1"),
+        (X86_64, "/usr/lib/libb.so.1"),
         old=old,
     )
     assert ldcache.libraries(data) == ("/usr/lib/libb.so.1", "/usr/lib/liba.so")
@@ -113,7 +94,7 @@ def test_the_cache_that_ldconfig_writes_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"x" * 100, b"ld.so-1.7.0\0", cache((_X86_64, "/a"))[:60], cache((_X86_64, "/a"))[:30]]
+    "data", [b"", b"x" * 100, b"ld.so-1.7.0\0", cache((X86_64, "/a"))[:60], cache((X86_64, "/a"))[:30]]
 )
 def test_what_is_no_cache_is_an_error(data: bytes) -> None:
     with pytest.raises(ldcache.LdCacheError):

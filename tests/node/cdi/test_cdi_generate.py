@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from node.cdi import gpuworld
 from node.cdi.gpuworld import World, gpu, hook_args, links, mig, mounts, named, node_paths
+from node.cdi.loadercache import X86_64, cache
 
 from groundplane.api.release import Release
 from groundplane.node.cdi import generate, hooks
@@ -217,6 +218,18 @@ def test_simulated_nodes_are_the_null_device(tmp_path: Path) -> None:
 def test_an_ordinary_file_is_no_node(tmp_path: Path) -> None:
     with pytest.raises(GenerateError, match="empty device edits"):
         World(tmp_path, (gpu(0),)).generate(null_devices=False)
+
+
+def test_nodes_that_are_elsewhere_are_found_there(tmp_path: Path) -> None:
+    """On a simulated machine the driver's nodes are not in the container's /dev (`ownprocess`)."""
+    world = World(tmp_path)
+    elsewhere = tmp_path / "machine"
+    for name in ("nvidia0", "nvidia-caps/nvidia-cap1"):
+        (elsewhere / "dev" / name).parent.mkdir(parents=True, exist_ok=True)
+        (elsewhere / "dev" / name).touch()
+    plain = world.process.path
+    world.process.path = lambda path: elsewhere / path[1:] if path.startswith("/dev/nvidia") else plain(path)  # type: ignore[method-assign]
+    assert node_paths(world.generate(Mode.MANAGEMENT), "all") == ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap1"]
 
 
 def _made(path: Path, mode: int, device: tuple[int, int], gid: int = 0) -> None:
@@ -533,13 +546,11 @@ def test_no_version_is_an_error(tmp_path: Path, mode: Mode) -> None:
 
 
 def test_libraries_are_found_by_the_loaders_cache(tmp_path: Path) -> None:
-    from node.cdi.test_cdi_files import cache
-
     world = World(tmp_path, driver=False)
     folder = "/opt/nvidia/lib"
     world.process.write(f"{folder}/libcuda.so.580.1", "x")
     world.process.root.symlink(f"{folder}/libcuda.so.1", "libcuda.so.580.1")
-    world.process.write("/etc/ld.so.cache", cache((0x0303, f"{folder}/libcuda.so.1"), (0x0303, "/gone/libx.so.1")))
+    world.process.write("/etc/ld.so.cache", cache((X86_64, f"{folder}/libcuda.so.1"), (X86_64, "/gone/libx.so.1")))
     assert list(mounts(world.generate(Mode.MANAGEMENT))) == [f"{folder}/libcuda.so.580.1"]
 
 
