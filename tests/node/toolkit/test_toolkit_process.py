@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from node.fakeprocess import until
+from node.toolkit.test_toolkit_restart import line, served
 
 from groundplane.node.cdi.roots import NULL_DEVICES
 from groundplane.node.devices.simulated import Machine, describe
@@ -123,7 +124,7 @@ async def test_a_life(world: World) -> None:
     assert f"already running on this node (process {process.pid})" in log
     await world.end(process)
     assert handlers(world) == set()
-    assert json.loads(world.config.read_text())["log-driver"] == "journald"
+    assert world.config.read_text() == DOCKER
     assert not (world.folder / "run" / "toolkit.pid").exists()
     assert world.whole()
 
@@ -148,3 +149,19 @@ async def test_killed_at_any_moment_the_next_one_works(world: World) -> None:
     assert handlers(world) == {"nvidia", "nvidia-cdi", "nvidia-legacy"}
     assert [path.name for path in world.root.iterdir() if path.name.startswith(".")] == []
     await world.end(process)
+
+
+async def test_the_runtime_is_signalled_when_its_configuration_changes(world: World) -> None:
+    path = world.folder / "docker.sock"
+    world.env.update(RUNTIME_RESTART_MODE="signal", RUNTIME_SOCKET=str(path))
+    with served(path, "\r\n\r\n") as docker:
+        process = await world.start()
+        await world.waiting(process)
+        assert (await line(docker)).startswith("GET /info")
+        assert await line(docker) == "hangup\n"
+    path.unlink()
+    with served(path, "\r\n\r\n") as docker:
+        await world.end(process)
+        assert (await line(docker)).startswith("GET /info")
+        assert await line(docker) == "hangup\n"
+    assert world.config.read_text() == DOCKER
