@@ -40,6 +40,11 @@ class Kind(NamedTuple):
         """Compute slices."""
         return profiles.GPU_INSTANCES[self.number].slices
 
+    @property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """Where it may be: first memory slice, and how many."""
+        return tuple((start, self.size) for start in self.starts)
+
 
 class Layout(NamedTuple):
     """How a GPU can be cut: compute slices, memory slices, multiprocessors in a compute slice, kinds of instances."""
@@ -83,11 +88,25 @@ class Model(msgspec.Struct, frozen=True):
         """How a card of this model can be cut. KeyError if it cannot."""
         return LAYOUTS[self.layout]
 
+    def instance_profile_id(self, kind: Kind) -> int:
+        """The id by which the driver's other functions know a kind of GPU instance; never its number."""
+        return _INSTANCE_PROFILE_IDS.get(self.layout, _USUAL_PROFILE_IDS).get(kind.number, kind.number + 100)
+
     def instance_mib(self, kind: Kind) -> int:
         """Memory of a GPU instance in MiB, as the driver reports it."""
         eighths = kind.size * 8 // self.sliced.memory_slices
         share = self.memory_mib * eighths // 8
         return share - min(_KEPT_MIB[eighths], share // 16)
+
+
+_USUAL_PROFILE_IDS: Final = {0: 19, 1: 14, 2: 9, 3: 5, 4: 0, 7: 20, 9: 15}
+_INSTANCE_PROFILE_IDS: Final = {"A30": {0: 14, 1: 5, 3: 0, 7: 21, 8: 6}}
+"""Ids of GPU instance profiles by NVML's number, as the driver has them on an A100 and, by layout, on others."""
+
+
+def compute_profile_id(number: int) -> int:
+    """The id by which the driver's other functions know a compute instance profile, which is not its number."""
+    return number + 40
 
 
 @functools.lru_cache(maxsize=128)

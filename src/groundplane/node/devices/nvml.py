@@ -28,8 +28,6 @@ from .source import DeviceError, Event, EventKind, Level, NotSupported, Pair
 
 if TYPE_CHECKING:
     from .mig import MigControl
-
-if TYPE_CHECKING:
     from .nvmltelemetry import NvmlTelemetry
 
 SONAME: Final = "libnvidia-ml.so.1"
@@ -281,11 +279,13 @@ class NvmlSource:
         return NvmlMig(self)
 
     def check_open(self, doing: str) -> None:
+        """Raise UNINITIALIZED if the source is closed; `doing` says what it is needed for."""
         if not self._opened:
             raise nvmlerrors.error(nvmlerrors.UNINITIALIZED, doing)
 
 
 def by_uuid(identity: str) -> Any:
+    """The handle of a GPU or MIG device."""
     return ask(f"GPU {identity}", "nvmlDeviceGetHandleByUUID", identity)
 
 
@@ -296,6 +296,7 @@ def _bus_id(doing: str, handle: Any) -> str:
 
 
 def text_of(value: bytes | str) -> str:
+    """A text as the binding gives it, which is bytes in its structures."""
     return value.decode() if isinstance(value, bytes) else value
 
 
@@ -360,6 +361,7 @@ def offered_profiles(doing: str, handle: Any) -> dict[int, Any]:
 
 
 def full_profile(doing: str, number: int, info: Any, memory: int) -> Profile:
+    """The name of a GPU instance profile, by what the library says of its number and the GPU's memory in bytes."""
     return _named(doing, profiles.full, number, info.memorySizeMB * profiles.MIB, memory)
 
 

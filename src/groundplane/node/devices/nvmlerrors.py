@@ -48,6 +48,9 @@ TIMEOUT: Final = 10
 LIBRARY_NOT_FOUND: Final = 12
 FUNCTION_NOT_FOUND: Final = 13
 GPU_IS_LOST: Final = 15
+RESET_REQUIRED: Final = 16
+IN_USE: Final = 19
+INSUFFICIENT_RESOURCES: Final = 23
 UNKNOWN: Final = 999
 
 _KINDS: Final[dict[int, type[DeviceError]]] = {

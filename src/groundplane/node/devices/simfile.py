@@ -8,7 +8,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import yaml
@@ -37,19 +37,28 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="cam
 class Instance(_Part, frozen=True):
     """A GPU instance: its full profile, maybe the memory slice where it starts, and its compute instances by profile.
 
-    Without `compute`, one compute instance fills it; an empty list leaves it bare.
+    Without `compute`, one compute instance fills it; an empty list leaves it bare, and null in it an id unused.
     """
 
     profile: str
     start: int | None = None
-    compute: tuple[str, ...] | None = None
+    compute: tuple[str | None, ...] | None = None
 
 
 class Mig(_Part, frozen=True):
-    """MIG mode, and the GPU instances: texts such as `1g.10gb` or `1c.3g.40gb`, or with more detail."""
+    """MIG mode, and the GPU instances: texts such as `1g.10gb` or `1c.3g.40gb`, or with more detail.
+
+    `pending` is the mode that a reset will bring, where that is another.
+    """
 
     enabled: bool = False
     instances: tuple[str | Instance, ...] = ()
+    pending: bool | None = None
+
+    @property
+    def after_reset(self) -> bool:
+        """The mode that the GPU has after its next reset."""
+        return self.enabled if self.pending is None else self.pending
 
 
 class FabricEntry(_Part, frozen=True):
@@ -65,7 +74,8 @@ class GpuEntry(_Part, frozen=True):
     """One GPU. What is None is the model's, or follows from the place in the list.
 
     `lost`: it has fallen off the bus. `present: false`: it is not on the bus at all, and has no index.
-    `events: false`: it tells no events. `telemetry` is what it shows of itself.
+    `events: false`: it tells no events. `busy`: a client of the driver uses it. `reset_less`: its MIG mode changes
+    without a reset, as from Hopper on. `subsystem_id` is the board's, such as `0x14A910DE`.
     """
 
     model: str
@@ -82,6 +92,9 @@ class GpuEntry(_Part, frozen=True):
     present: bool = True
     events: bool = True
     telemetry: TelemetryEntry = TelemetryEntry()
+    busy: bool = False
+    reset_less: bool | None = None
+    subsystem_id: str | None = None
 
 
 class Links(_Part, frozen=True):
@@ -134,7 +147,10 @@ class EventEntry(_Part, frozen=True, omit_defaults=True):
 
 
 class Description(_Part, frozen=True):
-    """A simulated machine. `last_event` is the number of the newest event ever, also if it is no longer listed."""
+    """A simulated machine. `last_event` is the number of the newest event ever, also if it is no longer listed.
+
+    `reset_together` are groups of GPUs, by their places in the list, that the driver resets only all at once.
+    """
 
     driver_version: str
     cuda_version: str | None = None
@@ -142,6 +158,7 @@ class Description(_Part, frozen=True):
     nvlinks: tuple[Links, ...] = ()
     topology: Topology = Topology()
     library_error: str | None = None
+    reset_together: Groups = ()
     last_event: int = 0
     events: tuple[EventEntry, ...] = ()
 
@@ -156,6 +173,11 @@ class Card(msgspec.Struct, frozen=True):
     entry: GpuEntry
     model: models.Model
     gpu: Gpu
+
+    @property
+    def reset_less(self) -> bool:
+        """Whether its MIG mode changes without a reset."""
+        return self.gpu.compute >= (9, 0) if self.entry.reset_less is None else self.entry.reset_less
 
 
 class SimulatedMachine(msgspec.Struct, frozen=True):
@@ -290,6 +312,10 @@ def _card(place: int, entry: GpuEntry, index: int) -> Card:
         profiles=tuple(model.kinds),
         fabric=None if entry.fabric is None else _fabric(entry.fabric),
     )
+    if entry.subsystem_id is not None:
+        _matching(
+            "subsystemId", entry.subsystem_id, _SUBSYSTEM, "eight hexadecimal digits such as '0x14A910DE', in quotes"
+        )
     return Card(place, entry, model, gpu)
 
 
@@ -321,6 +347,7 @@ def _compute(text: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+_SUBSYSTEM = re.compile(r"0[xX][0-9a-fA-F]{8}")
 _TWO_NUMBERS = re.compile(r"[0-9]+\.[0-9]")
 
 
@@ -338,13 +365,23 @@ _ERRORS = "NVML's name of an error, such as ERROR_UNKNOWN"
 # --- MIG --------------------------------------------------------------------------------------------------------------
 
 
-def _mig_devices(model: models.Model, identity: str, mig: Mig) -> Iterator[MigDevice]:
-    if mig.enabled and not model.mig:
+class GpuInstanceMade(NamedTuple):
+    """A GPU instance where it is. `compute` are its compute instances by id; None is an id that none has."""
+
+    id: int
+    profile: Profile
+    start: int
+    compute: tuple[Profile | None, ...]
+
+
+def gpu_instances(model: models.Model, mig: Mig) -> list[GpuInstanceMade]:
+    """The GPU instances of a GPU, in the order in which they are listed. ValueError names the entry."""
+    if mig.after_reset and not model.mig:
         raise ValueError(f"mig.enabled: {model.product} has no MIG; leave `mig` out")
     if mig.instances and not mig.enabled:
         raise ValueError("mig.instances: MIG is off; set `enabled: true`, or leave the instances out")
     if not mig.instances:
-        return
+        return []
     wanted = []
     for number, each in enumerate(mig.instances):
         try:
@@ -355,15 +392,26 @@ def _mig_devices(model: models.Model, identity: str, mig: Mig) -> Iterator[MigDe
         starts = geometry.place(model, [where for where, _ in wanted])
     except geometry.GeometryError as error:
         raise ValueError(f"mig.instances: {error}") from error
-    found = []
-    for (where, compute), start in zip(wanted, starts, strict=True):
-        gi = geometry.instance_id(model.sliced, model.kinds[where.profile], start)
-        found += [(gi, ci, profile) for ci, profile in enumerate(compute)]
+    return [
+        GpuInstanceMade(
+            geometry.instance_id(model.sliced, model.kinds[where.profile], start), where.profile, start, compute
+        )
+        for (where, compute), start in zip(wanted, starts, strict=True)
+    ]
+
+
+def _mig_devices(model: models.Model, identity: str, mig: Mig) -> Iterator[MigDevice]:
+    found = [
+        (made.id, ci, profile)
+        for made in gpu_instances(model, mig)
+        for ci, profile in enumerate(made.compute)
+        if profile is not None
+    ]
     for slot, (gi, ci, profile) in enumerate(sorted(found)):
         yield _mig_device(model, identity, slot, gi, ci, profile)
 
 
-def _wanted(entry: str | Instance) -> tuple[geometry.Wanted, tuple[Profile, ...]]:
+def _wanted(entry: str | Instance) -> tuple[geometry.Wanted, tuple[Profile | None, ...]]:
     """A GPU instance to place, and its compute instances."""
     if isinstance(entry, str):
         compute = profiles.parse(entry)
@@ -372,17 +420,19 @@ def _wanted(entry: str | Instance) -> tuple[geometry.Wanted, tuple[Profile, ...]
     if not whole.full:
         raise ValueError(f"profile {entry.profile!r} is a compute instance; expected a GPU instance, with `compute`")
     texts = (entry.profile,) if entry.compute is None else entry.compute
-    return geometry.Wanted(whole, entry.start), _computes(whole, tuple(profiles.parse(text) for text in texts))
+    computes = tuple(None if text is None else profiles.parse(text) for text in texts)
+    return geometry.Wanted(whole, entry.start), _computes(whole, computes)
 
 
-def _computes(whole: Profile, computes: tuple[Profile, ...]) -> tuple[Profile, ...]:
-    for each in computes:
+def _computes(whole: Profile, computes: tuple[Profile | None, ...]) -> tuple[Profile | None, ...]:
+    there = [each for each in computes if each is not None]
+    for each in there:
         if msgspec.structs.replace(each, c=whole.g) != msgspec.structs.replace(whole, c=whole.g):
             raise ValueError(f"compute instance {each} is of another GPU instance than {whole}")
         if each.c not in profiles.COMPUTE_INSTANCES.values():
             raise ValueError(f"compute instance {each} has {each.c} slices; expected 1, 2, 3, 4, 6, 7 or 8")
-    if sum(each.c for each in computes) > whole.g:
-        raise ValueError(f"{', '.join(map(str, computes))} do not fit a GPU instance of {whole.g} slices")
+    if sum(each.c for each in there) > whole.g:
+        raise ValueError(f"{', '.join(map(str, there))} do not fit a GPU instance of {whole.g} slices")
     return computes
 
 
@@ -427,6 +477,8 @@ def _problems(description: Description) -> Iterator[str]:
     for name, groups in msgspec.structs.asdict(description.topology).items():
         for number, group in enumerate(groups):
             yield from _outside(f"topology.{_camel(name)}[{number}]", group, count)
+    for number, group in enumerate(description.reset_together):
+        yield from _outside(f"resetTogether[{number}]", group, count)
     yield from _event_problems(description.events, description.last_event)
 
 

@@ -16,6 +16,7 @@ import msgspec
 from .model import Inventory, Placed
 
 if TYPE_CHECKING:
+    from .mig import MigControl
     from .telemetry import Telemetry
 
 
