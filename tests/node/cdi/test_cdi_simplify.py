@@ -1,7 +1,7 @@
 """Simplification and order of specs (contracts/toolkit-cdi.md 3.6)."""
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from node.cdi.cdispecs import SPECS
 
 from groundplane.node.cdi.model import ContainerEdits, Device, DeviceNode, Hook, Mount, Spec
@@ -16,12 +16,14 @@ def _nodes(*paths: str) -> ContainerEdits:
     return ContainerEdits(device_nodes=tuple(map(DeviceNode, paths)))
 
 
+@settings(max_examples=50)
 @given(spec=SPECS)
 def test_simplifying_twice_is_simplifying_once(spec: Spec) -> None:
     once = simplify(spec)
     assert simplify(once) == once
 
 
+@settings(max_examples=50)
 @given(spec=SPECS)
 def test_a_container_gets_the_same_as_before(spec: Spec) -> None:
     simple = simplify(spec)
@@ -35,6 +37,7 @@ def test_a_container_gets_the_same_as_before(spec: Spec) -> None:
         assert now.intel_rdt == was.intel_rdt
 
 
+@settings(max_examples=50)
 @given(spec=SPECS)
 def test_no_device_is_left_without_edits(spec: Spec) -> None:
     for device in simplify(spec).devices:
@@ -42,6 +45,7 @@ def test_no_device_is_left_without_edits(spec: Spec) -> None:
         assert bool(device.container_edits) == bool(was.container_edits)
 
 
+@settings(max_examples=50)
 @given(spec=SPECS)
 def test_env_and_hooks_keep_their_order(spec: Spec) -> None:
     simple = simplify(spec)
@@ -49,6 +53,7 @@ def test_env_and_hooks_keep_their_order(spec: Spec) -> None:
     assert simple.container_edits.hooks == tuple(dict.fromkeys(spec.container_edits.hooks))
 
 
+@settings(max_examples=50)
 @given(spec=SPECS)
 def test_the_device_all_has_what_each_device_has(spec: Spec) -> None:
     simple = simplify(spec)
