@@ -205,6 +205,28 @@ async def test_a_surprise_is_told_once_and_is_no_end(real: Real, monkeypatch: py
     assert "/dev/nvidia2" in real.node.read(MANAGEMENT)
 
 
+async def test_a_surprise_is_no_reason_to_ask_the_driver_all_the_time(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Real(node, pace=1.0)
+    await real.specs.first()
+    _node(real.process)
+    monkeypatch.setattr("groundplane.node.cdi.generate.generate", lambda *_: 1 // 0)
+    assert await real.refreshed()
+    assert not await real.refreshed()
+
+
+async def test_a_look_that_fails_is_no_end(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loop(*_: object) -> object:
+        raise OSError(errno.ELOOP, "Too many levels of symbolic links")
+
+    await real.specs.first()
+    monkeypatch.setattr("groundplane.node.toolkit.specs.inputs", loop)
+    await real.specs.refresh()
+    await real.specs.refresh()
+    assert real.process.stderr.count("Too many levels") == 1
+
+
 async def test_a_full_disk(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

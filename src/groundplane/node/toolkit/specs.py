@@ -11,13 +11,14 @@ tried again from time to time. A file is written only when its content changes.
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
 from ..cdi import generate, write
+from ..cdi.hooks import ENABLE_CUDA_COMPAT
 from ..cdi.model import Spec, SpecError
 from ..cdi.nodes import NO_GROUPS
 from ..cdi.options import GenerateError, Mode, Wanted
@@ -29,11 +30,11 @@ from . import install
 from .options import Settings
 
 LOOK_S: Final = 2.0
-"""How often the machine is looked at, which costs a millisecond."""
+"""How often the machine is looked at, which takes 1 to 4 ms."""
 PROPERTIES: Final = "properties.json"
 """What requirements may name, beside the shim's specs."""
-COMPAT_HOOK: Final = "enable-cuda-compat"
 NO_COMPAT_FEATURE: Final = "disable-cuda-compat-lib-hook"
+"""A feature of config.toml (contracts/toolkit-cdi.md 4.6): no hook looks after an image's compatibility libraries."""
 
 _WATCHED: Final = (
     *("/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/nvidia-caps-imex-channels/*", "/dev/dri/*", "/dev/infiniband/*"),
@@ -57,7 +58,7 @@ class Specs:
     def __init__(self, process: Process, settings: Settings) -> None:
         self._process = process
         self._settings = settings
-        self._told: frozenset[tuple[str, str]] = frozenset()
+        self._told: frozenset[_Entry] = frozenset()
         self._seen: object = None
         self._whole = False
         self._due = 0.0
@@ -81,19 +82,20 @@ class Specs:
 
         A simulated machine shows no changes, so that all is written each time.
         """
-        process, settings = self._process, self._settings
-        if not settings.null_devices:
-            seen = await asyncio.to_thread(lambda: (inputs(process, settings), outputs(process, settings)))
-            if seen == self._seen and (self._whole or process.monotonic() < self._due):
-                return
+        seen: object = None
         try:
-            await self._write(tell=True)
+            seen = await self._look()
+            if seen is None or seen != self._seen or (not self._whole and self._process.monotonic() >= self._due):
+                await self._write(tell=True)
         except Exception as error:  # noqa: BLE001 - whatever it is: the node's runtime must still be cleaned up one day
-            self._whole, self._due = False, process.monotonic() + (settings.refresh_s or 0.0)
-            entry = ("E", f"CDI specifications not refreshed: {type(error).__name__}: {error}")
-            if entry not in self._told:
-                _say(process.log, *entry)
-            self._told |= {entry}
+            self._done(seen, whole=False, entries=[_entry_of(error)])
+
+    async def _look(self) -> object:
+        """What can be seen of the machine and of the specs; None where that shows no changes."""
+        process, settings = self._process, self._settings
+        if settings.null_devices:
+            return None
+        return await asyncio.to_thread(lambda: (inputs(process, settings), outputs(process, settings)))
 
     async def _write(self, *, tell: bool = False) -> str:
         """Write all, in a thread, as the driver may let its caller wait; why management containers got no spec, if so.
@@ -105,13 +107,25 @@ class Specs:
         seen = await asyncio.to_thread(writer.write)
         if writer.failure and tell:
             log.error(f"CDI specification for management containers not written: {writer.failure}")
-        for entry in dict.fromkeys(log.entries):
+        self._done(seen, whole=writer.whole, entries=log.entries)
+        return writer.failure
+
+    def _done(self, seen: object, *, whole: bool, entries: Sequence["_Entry"]) -> None:
+        """Note how far a round came; log what the one before did not."""
+        for entry in dict.fromkeys(entries):
             if entry not in self._told:
                 _say(self._process.log, *entry)
-        self._told = frozenset(log.entries)
-        self._seen, self._whole = seen, writer.whole
+        self._told = frozenset(entries)
+        self._seen, self._whole = seen, whole
         self._due = self._process.monotonic() + (self._settings.refresh_s or 0.0)
-        return writer.failure
+
+
+_Entry: TypeAlias = tuple[str, str]
+"""A line of the log: its level and its text."""
+
+
+def _entry_of(error: Exception) -> _Entry:
+    return ("E", f"CDI specifications not refreshed: {type(error).__name__}: {error}")
 
 
 class _Kept(Log):
@@ -119,7 +133,7 @@ class _Kept(Log):
 
     def __init__(self, process: Process) -> None:
         super().__init__(lambda text: None, process.now)
-        self.entries: list[tuple[str, str]] = []
+        self.entries: list[_Entry] = []
 
     def _entry(self, level: str, text: str) -> None:
         self.entries.append((level, text))
@@ -221,7 +235,7 @@ class _Writer:
             settings.roots,
             libraries=settings.libraries,
             hook_path=self._hook_path,
-            disabled_hooks=(COMPAT_HOOK,) if NO_COMPAT_FEATURE in settings.features else (),
+            disabled_hooks=(ENABLE_CUDA_COMPAT,) if NO_COMPAT_FEATURE in settings.features else (),
             features={NO_GROUPS}.intersection(settings.features),
         )
 
