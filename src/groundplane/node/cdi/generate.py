@@ -5,6 +5,7 @@ contracts/toolkit-cdi.md 3. The rooms beside this one know how files (:mod:`.dri
 written or waited for: whoever asks has opened the source of GPUs where the mode needs it.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ import msgspec
 
 from ...api.release import Release
 from .. import platforms
-from ..devices.model import Gpu
+from ..devices.model import Gpu, Inventory
 from ..devices.source import DeviceError, Source
 from ..process import Process
 from . import drivers, libraries, modes, nodes, selection, tegra, wsl
@@ -59,6 +60,11 @@ class Generation:
         self.nodes = Nodes(process, wanted)
         self.hooks = Hooks(wanted, process.release)
         self.placing = Placing(self.files, wanted.roots)
+
+    @functools.cached_property
+    def inventory(self) -> Inventory:
+        """The machine's GPUs, asked for once. Raises DeviceError."""
+        return self.source.inventory()
 
     @property
     def hookless(self) -> bool:
@@ -172,7 +178,7 @@ def _nvml(run: Generation) -> Content:
     if NONE in run.wanted.device_ids:
         devices: tuple[Device, ...] = (Device(NONE, ContainerEdits(env=(EMPTY_DEVICE,))),)
     else:
-        selected = selection.select(run.source.inventory(), run.wanted.device_ids)
+        selected = selection.select(run.inventory, run.wanted.device_ids)
         devices = tuple(device for each in selected for device in _gpu_devices(run, each))
     return Content(devices, _nvml_common(run))
 
@@ -180,7 +186,7 @@ def _nvml(run: Generation) -> Content:
 def _nvml_common(run: Generation) -> ContainerEdits:
     """What every container with a GPU gets (3.4), its hooks in their order (3.5)."""
     control = run.nodes.edits(nodes.CONTROL)
-    driver = run.files.driver(run.source.inventory().driver_version, run.release)
+    driver = run.files.driver(run.inventory.driver_version, run.release)
     return merge(
         (
             control,
@@ -231,7 +237,7 @@ def _management(run: Generation) -> Content:
 def _told_version(run: Generation) -> str:
     """The driver's version as its library says; empty where that cannot be asked, as before the driver is ready."""
     try:
-        return run.source.inventory().driver_version
+        return run.inventory.driver_version
     except DeviceError as error:
         run.log.info(f"the driver's version is told from its files, since its library does not say: {error}")
         return ""
