@@ -390,7 +390,7 @@ class Machine:
         """Say whether a GPU tells events; a watch that is there already keeps what it was told."""
         self._set(gpu, events=supported)
 
-    def show(self, gpu: int | str, **changes: object) -> None:
+    def set_telemetry(self, gpu: int | str, **changes: object) -> None:
         """Change what a GPU shows of itself: fields of :class:`~.simtelemetry.TelemetryEntry`."""
 
         def shown(machine: SimulatedMachine) -> Description:
