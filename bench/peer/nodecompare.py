@@ -41,7 +41,6 @@ KNOWN: Final[dict[str, tuple[Known, ...]]] = {
         Known(r"^MIG (several types|graphics|all media|part compute).*mixed$", "", "patterns are anchored", "26.3"),
         Known("", r"/prefer/.*/spread$", "NVIDIA's 0.19 picks by chance among equals", "26.3"),
         Known("", r"/prefer/unknown must$", "a device that is not offered is refused"),
-        Known("", r"^/cdi/.*/common/env$", "CDI specs use no hooks"),
         Known(r"^arguments: (extra|--pass-device-specs true|-- --nothing|version|help)$", "", _HARDENED),
         Known(r"^devices: (\[null\]|null)$|rename: (''|null)", "", "null and an empty text are the default"),
         Known(r"^sharing: two entries$", "", "the first entry of a resource counts"),

@@ -130,7 +130,8 @@ def _cdi(folder: Path) -> Plain:
 def _edits(holder: Plain) -> Plain:
     edits = holder.get("containerEdits", {})
     nodes = {node["path"]: node.get("hostPath", node["path"]) for node in edits.get("deviceNodes", ())}
-    return {"nodes": nodes, "env": sorted(edits.get("env", ()))}
+    others = {name: edits.get(name, []) for name in ("mounts", "hooks", "additionalGids")}
+    return {"nodes": nodes, "env": edits.get("env", []), **others}
 
 
 # --- questions --------------------------------------------------------------------------------------------------------

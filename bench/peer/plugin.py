@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from bench import table
 from groundplane.node import ownprocess
+from groundplane.node.cdi.options import LIBRARIES_ENV, Libraries
 from testing import mocknvml
 
 from . import featurescenarios, nodecompare, nodefeatures, nodekubelet, pluginscenarios
@@ -70,7 +71,7 @@ class Race:
             raise Unusable(f"{BINARIES[program]} is {peer!r}: it must name NVIDIA's {NAMES[program]}")
         argv = (sys.executable, "-m", "groundplane.node", NAMES[program])
         self.commands = (
-            Command("groundplane", argv, {ownprocess.RELEASE_ENV: release}),
+            Command("groundplane", argv, {ownprocess.RELEASE_ENV: release, LIBRARIES_ENV: Libraries.HOOKS}),
             Command("NVIDIA", (str(Path(peer).resolve()),)),
         )
 

@@ -332,6 +332,19 @@ def test_imex_channels(world: World) -> None:
     assert spec["devices"][0]["containerEdits"]["deviceNodes"][0]["major"] == 1
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a device node")
+def test_an_imex_channels_numbers_are_left_to_the_runtime(world: World) -> None:
+    path = "/dev/nvidia-caps-imex-channels/channel0"
+    real = world.process.path(path)
+    real.parent.mkdir(parents=True)
+    try:
+        os.mknod(real, 0o020666, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("device nodes cannot be made here")
+    spec = world.specs(channels=(0,), GROUNDPLANE_NULL_DEVICES="false")["imex-channel"]
+    assert spec["devices"][0]["containerEdits"] == {"deviceNodes": [{"path": path}]}
+
+
 MODES = [
     ("gdrcopy", "GDRCOPY_ENABLED", ["/dev/gdrdrv"], []),
     ("gds", "GDS_ENABLED", ["/dev/nvidia-fs0", "/dev/nvidia-fs1"], ["/etc/cufile.json", "/run/udev/x"]),

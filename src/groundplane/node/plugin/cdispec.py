@@ -12,7 +12,7 @@ from typing import Final, cast
 import msgspec
 
 from ..cdi import generate, hooks, modes, write
-from ..cdi.model import ContainerEdits, Device, Spec
+from ..cdi.model import ContainerEdits, Device, DeviceNode, Spec
 from ..cdi.nodes import Nodes
 from ..cdi.options import GenerateError, Libraries, Mode, Strategy, Wanted
 from ..cdi.roots import NULL_DEVICES, Roots
@@ -138,17 +138,18 @@ def _as_offered(offered: Offered) -> Inventory:
 
 
 def _channels(process: Process, wanted: Wanted, channels: Iterable[int]) -> Spec:
-    """IMEX channels; one that is not below the dev root, but at its plain path, is the host's own (4.6)."""
+    """IMEX channels, that the runtime looks up; one that is not below the dev root but at its plain path is the host's
+    own (4.6)."""
     below = Nodes(process, wanted)
     driver, host_driver = wanted.roots.driver, wanted.roots.host_driver
     plain = Nodes(process, msgspec.structs.replace(wanted, roots=Roots(driver, "", host_driver, "")))
 
     def edits(channel: int) -> ContainerEdits:
         path = modes.IMEX_NODE.format(channel)
-        return (below if below.is_node(path) else plain).edits([path])
+        node = (below if below.is_node(path) else plain).node(path)
+        return ContainerEdits(device_nodes=(node if wanted.null_devices else DeviceNode(path, node.host_path),))
 
-    devices = tuple(Device(str(channel), edits(channel)) for channel in channels)
-    return Spec(kind=kind(IMEX), devices=devices, container_edits=ContainerEdits(env=(generate.NO_DEVICES,)))
+    return Spec(kind=kind(IMEX), devices=tuple(Device(str(channel), edits(channel)) for channel in channels))
 
 
 def _mode(process: Process, wanted: Wanted, machine: Source, device_class: str) -> Iterator[Spec]:
