@@ -42,7 +42,7 @@ def test_what_is_no_library_tells_nothing(tmp_path: Path, content: bytes) -> Non
     assert elf.read(path) is None
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "x" * 300])
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", "..", ".", "a\nb", "x" * 300])
 def test_a_name_that_is_no_files_name_is_no_soname(tmp_path: Path, name: str) -> None:
     path = tmp_path / "x.so"
     path.write_bytes(made.library(name))

@@ -80,7 +80,7 @@ def _soname(file: BinaryIO, start: bytes, layout: _Layout, order: str) -> str:
         return ""
     text, end, _ = _piece(file, _offset(segments, strings) + name, _MAX_NAME + 1).partition(b"\0")
     found = text.decode() if end else ""
-    return "" if "/" in found else found
+    return found if found.isprintable() and "/" not in found and found not in (".", "..") else ""
 
 
 def _segments(file: BinaryIO, start: bytes, layout: _Layout, order: str) -> list[_Segment]:
