@@ -40,7 +40,7 @@ def test_sources_are_formatted_and_vetted(go: Path) -> None:
 def test_go_tests(go: Path) -> None:
     said = run(go, "test", "-mod=readonly", "./...")
     tested = {line.split()[1].rpartition("/")[2] for line in said.splitlines() if line.startswith("ok")}
-    assert tested == {"hooks", "oci", "requests", "requirements"}
+    assert tested == {"hooks", "oci", "registry", "requests", "requirements"}
 
 
 def test_pins_are_tidy(go: Path) -> None:

@@ -240,23 +240,32 @@ func channels(requested []string) ([]string, error) {
 	return unique(ids), nil
 }
 
-// gates are the variables that switch on devices beside the GPUs, and the class of those devices.
-var gates = []struct{ variable, class string }{
-	{"NVIDIA_GDS", "gds"},
-	{"NVIDIA_MOFED", "mofed"},
-	{"NVIDIA_GDRCOPY", "gdrcopy"},
-	{"NVIDIA_NVSWITCH", "nvswitch"},
+// gates are the variables that switch on devices beside the GPUs, and the kind of those devices.
+var gates = []struct{ variable, kind string }{
+	{"NVIDIA_GDS", "nvidia.com/gds"},
+	{"NVIDIA_MOFED", "nvidia.com/mofed"},
+	{"NVIDIA_GDRCOPY", "nvidia.com/gdrcopy"},
+	{"NVIDIA_NVSWITCH", "nvidia.com/nvswitch"},
 }
 
-// Gated are the classes of devices that the container has switched on.
+// GatedKinds are the kinds of devices that can be switched on.
+func GatedKinds() []string {
+	var kinds []string
+	for _, gate := range gates {
+		kinds = append(kinds, gate.kind)
+	}
+	return kinds
+}
+
+// Gated are the kinds of devices that the container has switched on.
 func (c *Container) Gated() []string {
-	var classes []string
+	var kinds []string
 	for _, gate := range gates {
 		if c.env[gate.variable] == "enabled" {
-			classes = append(classes, gate.class)
+			kinds = append(kinds, gate.kind)
 		}
 	}
-	return classes
+	return kinds
 }
 
 // Items splits a list at its commas, without blanks and empty items.

@@ -12,51 +12,22 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/opencontainers/runtime-spec/specs-go"
-	"tags.cncf.io/container-device-interface/pkg/cdi"
-
 	"groundplane.dev/native/internal/config"
 	"groundplane.dev/native/internal/logging"
+	"groundplane.dev/native/internal/registry"
 	"groundplane.dev/native/internal/requests"
 	"groundplane.dev/native/internal/requirements"
 )
 
 const (
 	propertiesName = "properties.json"
-	gatedVendor    = "nvidia.com/"
 	channelKind    = "nvidia.com/imex-channel"
 )
-
-// injectDevices applies CDI devices of the specs in these folders. Nothing is applied if one is not to be found.
-func injectDevices(spec *specs.Spec, folders, names []string) error {
-	registry, err := open(folders)
-	if err != nil {
-		return err
-	}
-	if _, err := registry.InjectDevices(spec, names...); err != nil {
-		return fmt.Errorf("could not inject CDI devices from %s: %w%s", strings.Join(folders, ", "), err, loadErrors(registry))
-	}
-	return nil
-}
-
-func open(folders []string) (*cdi.Cache, error) {
-	return cdi.NewCache(cdi.WithAutoRefresh(false), cdi.WithSpecDirs(folders...))
-}
-
-// loadErrors are the reasons why files of the folders do not count, for the end of a message.
-func loadErrors(registry *cdi.Cache) string {
-	var text strings.Builder
-	all := registry.GetErrors()
-	for _, path := range slices.Sorted(maps.Keys(all)) {
-		fmt.Fprintf(&text, "; %s: %v", path, errors.Join(all[path]...))
-	}
-	return strings.ReplaceAll(text.String(), "\n", "; ")
-}
 
 // shimSpecs is the folder that the toolkit keeps beside config.toml.
 type shimSpecs struct {
 	folder     string
-	registry   *cdi.Cache
+	registry   *registry.Registry
 	properties *properties
 }
 
@@ -67,11 +38,8 @@ func loadShimSpecs(settings *config.Config, mode string, devices []string) (*shi
 	if mode == "cdi" && settings.Runtime.Modes.CDI.DefaultKind != automaticKind && !slices.ContainsFunc(devices, isAutomatic) {
 		return kept, nil
 	}
-	registry, err := open([]string{kept.folder})
-	if err != nil {
-		return nil, err
-	}
-	kept.registry = registry
+	kept.registry = registry.Open([]string{kept.folder}, append(requests.GatedKinds(), automaticKind, channelKind)...)
+	var err error
 	kept.properties, err = readProperties(filepath.Join(kept.folder, propertiesName))
 	return kept, err
 }
@@ -87,7 +55,7 @@ func (s *shimSpecs) resolve(names []string) ([]string, error) {
 			}
 		}
 		resolved[index] = automaticKind + "=" + id
-		if s.registry.GetDevice(resolved[index]) == nil {
+		if !s.registry.Has(resolved[index]) {
 			return nil, s.unknown(id)
 		}
 	}
@@ -96,7 +64,7 @@ func (s *shimSpecs) resolve(names []string) ([]string, error) {
 
 func (s *shimSpecs) unknown(id string) error {
 	var offered []string
-	for _, name := range s.registry.ListDevices() {
+	for _, name := range s.registry.Names() {
 		if known, isGPU := strings.CutPrefix(name, automaticKind+"="); isGPU {
 			offered = append(offered, known)
 		}
@@ -104,12 +72,12 @@ func (s *shimSpecs) unknown(id string) error {
 	if len(offered) == 0 {
 		return fmt.Errorf(
 			"unknown device %q: there are no CDI specs for the NVIDIA runtime in %s; the toolkit's pod on this node writes them%s",
-			id, s.folder, loadErrors(s.registry),
+			id, s.folder, s.registry.Problems(),
 		)
 	}
 	return fmt.Errorf(
 		"unknown device %q: this node offers %s; if devices have changed, the toolkit's pod on this node refreshes %s%s",
-		id, strings.Join(offered, ", "), s.folder, loadErrors(s.registry),
+		id, strings.Join(offered, ", "), s.folder, s.registry.Problems(),
 	)
 }
 
@@ -117,10 +85,10 @@ func (s *shimSpecs) unknown(id string) error {
 // passed over; an IMEX channel that is missing is an error.
 func (s *shimSpecs) extraDevices(container *requests.Container, rules requests.Rules, log *logging.Logger) ([]string, error) {
 	var names []string
-	for _, class := range container.Gated() {
-		name := gatedVendor + class + "=all"
-		if s.registry.GetDevice(name) == nil {
-			log.Warningf("passing over %s: this node has no such devices%s", name, loadErrors(s.registry))
+	for _, kind := range container.Gated() {
+		name := kind + "=all"
+		if !s.registry.Has(name) {
+			log.Warningf("passing over %s: this node has no such devices%s", name, s.registry.Problems())
 			continue
 		}
 		names = append(names, name)
@@ -135,8 +103,8 @@ func (s *shimSpecs) extraDevices(container *requests.Container, rules requests.R
 			continue
 		}
 		name := channelKind + "=" + channel
-		if s.registry.GetDevice(name) == nil {
-			return nil, fmt.Errorf("IMEX channel %s does not exist on this node (no device %s in %s)%s", channel, name, s.folder, loadErrors(s.registry))
+		if !s.registry.Has(name) {
+			return nil, fmt.Errorf("IMEX channel %s does not exist on this node (no device %s in %s)%s", channel, name, s.folder, s.registry.Problems())
 		}
 		names = append(names, name)
 	}
@@ -144,14 +112,7 @@ func (s *shimSpecs) extraDevices(container *requests.Container, rules requests.R
 }
 
 func (s *shimSpecs) allChannels() []string {
-	return slices.DeleteFunc(s.registry.ListDevices(), func(name string) bool { return !strings.HasPrefix(name, channelKind+"=") })
-}
-
-func (s *shimSpecs) inject(spec *specs.Spec, names []string) error {
-	if _, err := s.registry.InjectDevices(spec, names...); err != nil {
-		return fmt.Errorf("could not inject CDI devices from %s: %w%s", s.folder, err, loadErrors(s.registry))
-	}
-	return nil
+	return slices.DeleteFunc(s.registry.Names(), func(name string) bool { return !strings.HasPrefix(name, channelKind+"=") })
 }
 
 // properties are facts about the node that the toolkit writes beside the specs.

@@ -12,6 +12,7 @@ import (
 
 	"groundplane.dev/native/internal/config"
 	"groundplane.dev/native/internal/logging"
+	"groundplane.dev/native/internal/registry"
 	"groundplane.dev/native/internal/requests"
 	"groundplane.dev/native/internal/requirements"
 )
@@ -77,7 +78,7 @@ func inject(
 	}
 	switch {
 	case automatic == 0:
-		return injectDevices(spec, cdi.SpecDirs, qualified)
+		return registry.Open(cdi.SpecDirs, kindsOf(qualified)...).Inject(spec, qualified...)
 	case automatic < len(qualified):
 		return errors.New("requesting a CDI device with vendor 'runtime.nvidia.com' is not supported when requesting other CDI devices")
 	}
@@ -89,7 +90,7 @@ func inject(
 	if err != nil {
 		return err
 	}
-	return kept.inject(spec, append(names, more...))
+	return kept.registry.Inject(spec, append(names, more...)...)
 }
 
 func qualify(devices []string, kind string) []string {
@@ -103,6 +104,15 @@ func qualify(devices []string, kind string) []string {
 		}
 	}
 	return names
+}
+
+func kindsOf(names []string) []string {
+	var kinds []string
+	for _, name := range names {
+		kind, _, _ := strings.Cut(name, "=")
+		kinds = append(kinds, kind)
+	}
+	return kinds
 }
 
 func allQualified(devices []string) bool {
