@@ -13,6 +13,7 @@ from groundplane.api.release import Release
 from groundplane.node.cdi.roots import NULL_DEVICES
 from groundplane.node.devices.simulated import Machine, SimulatedSource, describe
 from groundplane.node.devices.source import Source
+from groundplane.node.ownprocess import DEVICES
 from groundplane.node.process import Completed
 from groundplane.node.toolkit import main
 from groundplane.node.toolkit.settings import HOST_PROGRAM
@@ -46,7 +47,9 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.machine = Machine.create(folder / "devices.yaml", describe("n", ["H100-SXM5-80GB"] * 2, DRIVER))
+        self.devices = folder / "kernel" / DEVICES.lstrip("/")
+        self.devices.parent.mkdir(parents=True)
+        self.machine = Machine.create(self.devices, describe("n", ["H100-SXM5-80GB"] * 2, DRIVER))
         self.library = True
         self.loaded = True
         self.env: dict[str, str] = {**OPERATOR, **ROOTS, NULL_DEVICES: "true"}
@@ -77,7 +80,7 @@ class Node:
 
     def source(self) -> Source:
         """The machine's GPUs."""
-        return SimulatedSource(self.folder / "devices.yaml", library=lambda: self.library, loaded=lambda: self.loaded)
+        return SimulatedSource(self.devices, library=lambda: self.library, loaded=lambda: self.loaded)
 
     def make(self, *argv: str, pace: float = 1.0, release: Release = Release.DEFAULT, **env: str) -> FakeProcess:
         """The world of one run of the toolkit."""

@@ -13,8 +13,9 @@ from node.fakeprocess import until
 from node.toolkit.conftest import DRIVER, LIBRARIES, Node
 
 from groundplane.node.cdi.roots import NULL_DEVICES
+from groundplane.node.devices.simulated import Machine, describe
 from groundplane.node.process import Completed
-from groundplane.node.toolkit import install, main, runtimes
+from groundplane.node.toolkit import install, runtimes, specs
 from groundplane.node.toolkit.settings import HOST_PROGRAM, RuntimeConfigError, RuntimeSettings
 
 MANAGEMENT = "/var/run/cdi/management.nvidia.com-gpu.yaml"
@@ -155,7 +156,7 @@ async def test_4_4_2_a_signal_at_any_stage_before_takes_nothing_back(
     elif stage == "install":
         monkeypatch.setattr(install, "install", signalling(install.install))
     elif stage == "specs":
-        monkeypatch.setattr(main.specs._Writer, "write", signalling(main.specs._Writer.write))
+        monkeypatch.setattr(specs._Writer, "write", signalling(specs._Writer.write))
     elif stage == "configure":
         monkeypatch.setattr(runtimes, "configure", signalling(fake.configure))
     elif stage == "restart":
@@ -476,16 +477,20 @@ async def test_the_daemon_follows_the_gpus(node: Node, fake: FakeRuntimes) -> No
     assert await ended(node, task) == 0
 
 
-async def test_a_refresh_without_a_change_writes_nothing(node: Node, fake: FakeRuntimes) -> None:
+async def test_a_refresh_without_a_change_writes_nothing(
+    node: Node, fake: FakeRuntimes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = node.start()
     await waiting(node)
     paths = [node.process.path(MANAGEMENT), *sorted(node.process.path(SHIM).iterdir())]
     before = [(path.stat().st_ino, path.stat().st_mtime_ns) for path in paths]
-    opened: list[int] = []
-    source = node.process.source
-    open_ = source.open
-    source.open = lambda: (opened.append(1), open_())[1]
-    await until(lambda: len(opened) > 3, "some refreshes")
+    asked: list[int] = []
+    monkeypatch.setattr(node.process.source, "open", lambda: asked.append(1))
+    looked: list[int] = []
+    look = specs.inputs
+    monkeypatch.setattr(specs, "inputs", lambda *world: (looked.append(1), look(*world))[1])
+    await until(lambda: len(looked) > 3, "some refreshes")
+    assert asked == []
     assert [(path.stat().st_ino, path.stat().st_mtime_ns) for path in paths] == before
     assert await ended(node, task) == 0
 
@@ -538,3 +543,12 @@ async def test_paths_in_the_spec_are_the_hosts(node: Node, fake: FakeRuntimes) -
     assert "/driver-root" not in text
     assert f"hostPath: /run/nvidia/driver/usr/lib/x86_64-linux-gnu/libcuda.so.{DRIVER}" in text
     assert "hostPath: /run/nvidia/driver/dev/nvidia0" in text
+
+
+async def test_the_shims_devices_follow_the_gpus(node: Node, fake: FakeRuntimes) -> None:
+    task = node.start()
+    await waiting(node)
+    assert "1" in devices(node)
+    Machine.create(node.devices, describe("n", ["H100-SXM5-80GB"], DRIVER))
+    await until(lambda: "1" not in devices(node), "the shim's spec to follow")
+    assert await ended(node, task) == 0

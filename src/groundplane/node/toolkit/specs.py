@@ -25,6 +25,7 @@ from ..cdi.options import GenerateError, Mode, Wanted
 from ..controlnodes import entries
 from ..devices.source import DeviceError, Source
 from ..hostroot import HostRoot
+from ..ownprocess import DEVICES
 from ..process import Log, Process
 from . import install
 from .options import Settings
@@ -43,7 +44,7 @@ _WATCHED: Final = (
 _CAPABILITIES: Final = "/proc/driver/nvidia/capabilities"
 _INSTANCES: Final = ("gpu*/mig/gi*", "gpu*/mig/gi*/ci*")
 """What there is below it for each MIG GPU instance and compute instance."""
-_VERSION: Final = "/proc/driver/nvidia/version"
+_VERSIONS: Final = ("/proc/driver/nvidia/version", "/sys/module/nvidia/version")
 _LIBRARIES: Final = ("/", "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/bin")
 """Folders whose entries change when the driver's files do."""
 
@@ -65,7 +66,10 @@ class Specs:
 
     @property
     def interval_s(self) -> float | None:
-        """How long to wait for the next :meth:`refresh`; None if there is to be none."""
+        """How long to wait for the next :meth:`refresh`; None if there is to be none.
+
+        Simulated machines are many in one process, and their time may fly.
+        """
         interval = self._settings.refresh_s
         return interval if interval is None or self._settings.null_devices else min(LOOK_S, interval)
 
@@ -78,23 +82,18 @@ class Specs:
             raise SpecsError(failure)
 
     async def refresh(self) -> None:
-        """Write what has changed. What fails is said once, and tried again when the interval is over.
-
-        A simulated machine shows no changes, so that all is written each time.
-        """
+        """Write what has changed. What fails is said once, and tried again when the interval is over."""
         seen: object = None
         try:
             seen = await self._look()
-            if seen is None or seen != self._seen or (not self._whole and self._process.monotonic() >= self._due):
+            if seen != self._seen or (not self._whole and self._process.monotonic() >= self._due):
                 await self._write(tell=True)
         except Exception as error:  # noqa: BLE001 - whatever it is: the node's runtime must still be cleaned up one day
             self._done(seen, whole=False, entries=[_entry_of(error)])
 
     async def _look(self) -> object:
-        """What can be seen of the machine and of the specs; None where that shows no changes."""
+        """What can be seen of the machine and of the specs."""
         process, settings = self._process, self._settings
-        if settings.null_devices:
-            return None
         return await asyncio.to_thread(lambda: (inputs(process, settings), outputs(process, settings)))
 
     async def _write(self, *, tell: bool = False) -> str:
@@ -249,7 +248,8 @@ def inputs(process: Process, settings: Settings) -> object:
     return (
         tuple((each.path, each.status.st_rdev) for each in entries(process, settings.roots.dev, _WATCHED)),
         tuple(_instances(process.kernel)),
-        _text(process.kernel, _VERSION),
+        tuple(_text(process.kernel, path) for path in _VERSIONS),
+        _stamp(process.kernel.path(DEVICES)),  # of a simulated machine
         tuple(_stamp(process.path(f"{settings.roots.driver}{folder}")) for folder in _LIBRARIES),
     )
 
