@@ -18,8 +18,8 @@ _NOT_OFFERED: Final = frozenset({nvmlerrors.NOT_SUPPORTED, nvmlerrors.INVALID_AR
 """What the library answers for a profile that is not there; it tells nothing else by it."""
 _SHARED_ENGINES: Final = 0
 _IN_USE_WORDS: Final = ("in use", "being used")
-MOST_PLACEMENTS: Final = 64
-"""More than any GPU has; the library tells how many there are."""
+MOST: Final = 64
+"""More instances or placements of a profile than any GPU has. The library's own maximum is wrong for an A30 (1.6)."""
 
 
 class NvmlMig:
@@ -59,7 +59,7 @@ class NvmlMig:
         found = [
             _instance(doing, each)
             for info in nvml.offered_profiles(doing, handle).values()
-            for each in _listed(doing, "nvmlDeviceGetGpuInstances", _INSTANCE, info.instanceCount, handle, info.id)
+            for each in _listed(doing, "nvmlDeviceGetGpuInstances", _INSTANCE, handle, info.id)
         ]
         return tuple(sorted(found, key=lambda instance: instance.id))
 
@@ -162,8 +162,8 @@ def _instance_profile(doing: str, gpu: Any, number: int, info: Any, memory: int)
 
 
 def _placements(doing: str, gpu: Any, profile_id: int) -> list[Placement]:
-    found = (nvml.binding().c_nvmlGpuInstancePlacement_t * MOST_PLACEMENTS)()
-    count = ctypes.c_uint(MOST_PLACEMENTS)
+    found = (nvml.binding().c_nvmlGpuInstancePlacement_t * MOST)()
+    count = ctypes.c_uint(MOST)
     asked = unless(
         _NOT_OFFERED, doing, "nvmlDeviceGetGpuInstancePossiblePlacements", gpu, profile_id, found, ctypes.byref(count)
     )
@@ -178,7 +178,7 @@ def _instance(doing: str, instance: Any) -> GpuInstance:
         for profile in _compute_profiles(at, instance)
         for found in (
             ask(at, "nvmlComputeInstanceGetInfo", each)
-            for each in _listed(at, "nvmlGpuInstanceGetComputeInstances", _COMPUTE, profile.most, instance, profile.id)
+            for each in _listed(at, "nvmlGpuInstanceGetComputeInstances", _COMPUTE, instance, profile.id)
         )
     ]
     return GpuInstance(
@@ -217,9 +217,9 @@ def _COMPUTE() -> Any:  # noqa: N802
     return nvml.binding().c_nvmlComputeInstance_t
 
 
-def _listed(doing: str, function: str, kind: Callable[[], Any], most: int, *arguments: Any) -> list[Any]:
+def _listed(doing: str, function: str, kind: Callable[[], Any], *arguments: Any) -> list[Any]:
     """Handles of the instances of a profile; none where the library has no such profile after all."""
-    found = (kind() * max(most, 1))()
-    count = ctypes.c_uint(max(most, 1))
+    found = (kind() * MOST)()
+    count = ctypes.c_uint(MOST)
     asked = unless(_NOT_OFFERED, doing, function, *arguments, found, ctypes.byref(count))
-    return [] if asked is None else [kind()(ctypes.cast(each, ctypes.c_void_p).value) for each in found[: count.value]]
+    return [] if asked is None else list(found[: count.value])
