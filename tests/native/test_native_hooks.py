@@ -242,6 +242,13 @@ def test_compat_libraries_are_used_where_they_may(
         assert stat.S_IMODE(file.stat().st_mode) == 0o644
 
 
+def test_a_second_start_with_another_driver_decides_anew(hook: Any, bundle: Any) -> None:
+    bundle.file("/usr/local/cuda/compat/libcuda.so.580.65.06", library())
+    for version, used in (("570.1", 1), ("570.1", 1), ("590.1", 0), ("590.1", 0), ("535.1", 1)):
+        hook("enable-cuda-compat", f"--host-driver-version={version}")
+        assert len(list(bundle.root.glob("etc/ld.so.conf.d/00-compat-*.conf"))) == used
+
+
 @pytest.mark.parametrize("files", [[], ["libcuda.so.580.1", "libcuda.so.590.1"], ["libcuda.so.1"], ["other.so.1.2"]])
 def test_without_exactly_one_library_nothing_is_done(hook: Any, bundle: Any, files: list[str]) -> None:
     for name in files:
@@ -259,8 +266,12 @@ def test_a_folder_that_would_be_more_than_a_line_is_refused(hook: Any) -> None:
 def test_no_link_leads_enable_cuda_compat_outside(hook: Any, bundle: Any, outside: Path, escape: str) -> None:
     bundle.file("/usr/local/cuda/compat/libcuda.so.580.1", library())
     bundle.link("/etc", ESCAPES[escape][1].format(outside=outside))
+    (outside / "ld.so.conf.d").mkdir()
+    kept = outside / "ld.so.conf.d/00-compat-toolkit.conf"
+    kept.write_text("of the host")
     hook("enable-cuda-compat", "--host-driver-version=535.1", ok=False)
-    assert untouched(outside)
+    hook("enable-cuda-compat", "--host-driver-version=590.1")
+    assert kept.read_text() == "of the host"
 
 
 # --- update-application-profile --------------------------------------------------------------------------------------

@@ -76,6 +76,18 @@ def test_nothing_but_the_loaders_files_is_left(hook: Any, bundle: Any, folder: s
     assert Path("/proc/self/mountinfo").read_text() == mounts
 
 
+def test_a_second_run_adds_only_what_is_new(hook: Any, bundle: Any, folder: str) -> None:
+    hook("update-ldcache", "--folder", folder)
+    before = {path: path.read_text() for path in bundle.root.glob("etc/ld.so.conf*/*")}
+    assert len(before) == 2
+    hook("update-ldcache", "--folder", folder)
+    assert {path: path.read_text() for path in bundle.root.glob("etc/ld.so.conf*/*")} == before
+    bundle.file("/opt/other/empty")
+    hook("update-ldcache", "--folder", folder, "--folder", "/opt/other")
+    assert drop_in(bundle, "00-nvcr-") == [folder, "/opt/other"]
+    assert f"=> {folder}/libz.so.1" in cache(bundle)
+
+
 def test_another_family_has_other_system_folders(hook: Any, bundle: Any, folder: str) -> None:
     hook("update-ldcache", "--folder", folder)
     assert drop_in(bundle, "zz-nvcr-")[:4] == OTHERS
@@ -202,6 +214,19 @@ def test_views_of_processes_lead_nowhere(hook: Any, bundle: Any, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in outside.iterdir()] == ["libz.so.1.2.3"]  # no link of ldconfig's
     assert str(outside) not in cache(bundle)
+
+
+def test_it_works_in_a_user_namespace(hook: Any, bundle: Any, folder: str) -> None:
+    """A pod with hostUsers: false has its hooks run there."""
+    command = ["unshare", "--user", "--map-root-user", "--mount", f"{hook.toolkit}/nvidia-cdi-hook"]
+    done = subprocess.run(
+        [*command, "update-ldcache", "--folder", folder],
+        input=bundle.state(), text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    if done.stderr.startswith("unshare:"):
+        unavailable(f"user namespaces cannot be made here: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    assert f"=> {folder}/libz.so.1" in cache(bundle)
 
 
 @pytest.mark.parametrize("path", ["/etc/ld.so.conf", "/etc/ld.so.conf.d/x.conf", MUSL_PATH])

@@ -16,10 +16,12 @@ const (
 	defaultCompatRoot = "/usr/local/cuda/compat"
 	compatLibrary     = "libcuda.so."
 	ldconfigFolder    = "/etc/ld.so.conf.d"
+	compatConfig      = ldconfigFolder + "/00-compat-toolkit.conf"
 )
 
 // enableCudaCompat puts the forward compatibility libraries of an image first in the loader's search where they are
-// newer than the host's driver and may be used with it.
+// newer than the host's driver and may be used with it. A container that is started again, with another driver on the
+// host, loses them where they no longer may.
 func enableCudaCompat(flags *flag.FlagSet, log *logging.Logger) func(string) error {
 	host := hostVersions{}
 	flags.StringVar(&host.driver, "host-driver-version", "", "version of the host's driver; without it and the next one nothing is done")
@@ -37,16 +39,28 @@ func enableCudaCompat(flags *flag.FlagSet, log *logging.Logger) func(string) err
 			return err
 		}
 		defer root.Close()
-		library, err := compatLibraryIn(root, *folder, log)
-		if err != nil || library == "" {
+		compat, err := compatFolder(root, *folder, host, log)
+		if err != nil {
 			return err
 		}
-		use, err := useCompat(root, library, host, log)
-		if err != nil || !use {
-			return err
+		if compat == "" {
+			return root.Remove(compatConfig)
 		}
-		return root.WriteFile(ldconfigFolder+"/00-compat-"+inroot.Unique()+".conf", []byte(path.Dir(library)+"\n"), 0o644, 0o755)
+		return root.WriteFile(compatConfig, []byte(compat+"\n"), 0o644, 0o755)
 	}
+}
+
+// compatFolder is the folder of the libraries that are to be used; empty if none are.
+func compatFolder(root *inroot.Root, folder string, host hostVersions, log *logging.Logger) (string, error) {
+	library, err := compatLibraryIn(root, folder, log)
+	if err != nil || library == "" {
+		return "", err
+	}
+	use, err := useCompat(root, library, host, log)
+	if err != nil || !use {
+		return "", err
+	}
+	return path.Dir(library), nil
 }
 
 // compatLibraryIn is the path of the one libcuda.so.X.Y in the folder, empty if there is none or more than one.

@@ -13,8 +13,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"groundplane.dev/native/internal/inroot"
 )
 
 const (
@@ -45,62 +43,74 @@ var (
 )
 
 // writeSearchPaths writes the loader's configuration below /, which is the container's by now: the folders before all
-// others, the system's after them, since the host's ldconfig may have been built for other ones.
+// others, the system's after them, since the host's ldconfig may have been built for other ones. What the container has
+// already, from a run before for one, is not written again.
 func writeSearchPaths(folders []string) error {
 	system := systemFolders[isFile(debianVersion)][runtime.GOARCH]
 	configured, err := configuredFolders()
 	if err != nil {
 		return err
 	}
-	known := append(configured, system...)
-	added := slices.DeleteFunc(uniqueOf(folders), func(folder string) bool { return slices.Contains(known, folder) })
 	if err := includeFolder(); err != nil {
 		return err
 	}
-	for _, part := range []struct {
-		prefix  string
-		folders []string
-	}{{"00-nvcr-", added}, {"zz-nvcr-", system}} {
-		if err := writeDropIn(part.prefix, part.folders); err != nil {
+	known := append(slices.Clone(system), configured...)
+	if err := addDropIn("00-nvcr-toolkit.conf", without(folders, known)); err != nil {
+		return err
+	}
+	if len(without(system, configured)) > 0 {
+		if err := addDropIn("zz-nvcr-toolkit.conf", system); err != nil {
 			return err
 		}
 	}
 	if isFile(alpineRelease) {
-		return writeMuslPath(append(uniqueOf(folders), system...))
+		return writeMuslPath(append(slices.Clone(folders), system...))
 	}
 	return nil
 }
 
-func writeDropIn(prefix string, folders []string) error {
+func addDropIn(name string, folders []string) error {
 	if len(folders) == 0 {
 		return nil
 	}
-	name := path.Join(ldconfigFolder, prefix+inroot.Unique()+".conf")
-	return writeNew(name, strings.Join(folders, "\n")+"\n", os.O_EXCL)
+	return add(path.Join(ldconfigFolder, name), strings.Join(folders, "\n")+"\n")
 }
 
-// writeNew writes to a file below the container's root, readable by every user whatever the umask is. Folders that are
-// missing are made.
-func writeNew(name, text string, flags int) error {
-	if err := os.MkdirAll(path.Dir(name), 0o755); err != nil {
-		return fmt.Errorf("cannot make the folder of the container's %s: %w", name, err)
+// without are the items, each once, that are not among others.
+func without(items, others []string) []string {
+	var left []string
+	for _, item := range items {
+		if !slices.Contains(others, item) && !slices.Contains(left, item) {
+			left = append(left, item)
+		}
 	}
-	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|unix.O_NONBLOCK|flags, 0o644)
+	return left
+}
+
+// add writes to the end of a file below the container's root. A new one is readable by every user, whatever the umask
+// is; folders that are missing are made.
+func add(name, text string) error {
+	failed := func(err error) error { return fmt.Errorf("cannot write the container's %s: %w", name, err) }
+	if err := os.MkdirAll(path.Dir(name), 0o755); err != nil {
+		return failed(err)
+	}
+	_, err := os.Lstat(name)
+	isNew := errors.Is(err, fs.ErrNotExist)
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NONBLOCK, 0o644)
 	if err != nil {
-		return fmt.Errorf("cannot write the container's %s: %w", name, err)
+		return failed(err)
 	}
 	defer file.Close()
-	if flags&os.O_EXCL != 0 {
-		err = file.Chmod(0o644)
+	if isNew {
+		if err := file.Chmod(0o644); err != nil {
+			return failed(err)
+		}
 	}
-	if err == nil {
-		_, err = file.WriteString(text)
+	if _, err := file.WriteString(text); err != nil {
+		return failed(err)
 	}
-	if err == nil {
-		err = file.Close()
-	}
-	if err != nil {
-		return fmt.Errorf("cannot write the container's %s: %w", name, err)
+	if err := file.Close(); err != nil {
+		return failed(err)
 	}
 	return nil
 }
@@ -109,7 +119,7 @@ func writeNew(name, text string, flags int) error {
 func includeFolder() error {
 	text, err := readSmall(topConfig)
 	if errors.Is(err, fs.ErrNotExist) {
-		return writeNew(topConfig, includeLine+"\n", os.O_EXCL)
+		return add(topConfig, includeLine+"\n")
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read the container's %s: %w", topConfig, err)
@@ -123,7 +133,7 @@ func includeFolder() error {
 	if text != "" && !strings.HasSuffix(text, "\n") {
 		line = "\n" + line
 	}
-	return writeNew(topConfig, line, os.O_APPEND)
+	return add(topConfig, line)
 }
 
 type loaderConfig struct{ folders, includes []string }
@@ -208,13 +218,13 @@ func writeMuslPath(folders []string) error {
 	}
 	text, err := readSmall(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return writeNew(name, strings.Join(uniqueOf(append(folders, muslDefault...)), "\n")+"\n", os.O_EXCL)
+		return add(name, strings.Join(without(append(folders, muslDefault...), nil), "\n")+"\n")
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read the container's %s: %w", name, err)
 	}
 	present := strings.FieldsFunc(text, func(letter rune) bool { return letter == '\n' || letter == ':' })
-	missing := slices.DeleteFunc(uniqueOf(folders), func(folder string) bool { return slices.Contains(present, folder) })
+	missing := without(folders, present)
 	if len(missing) == 0 {
 		return nil
 	}
@@ -222,20 +232,10 @@ func writeMuslPath(folders []string) error {
 	if text != "" && !strings.HasSuffix(text, "\n") {
 		addition = "\n" + addition
 	}
-	return writeNew(name, addition, os.O_APPEND)
+	return add(name, addition)
 }
 
 func isFile(name string) bool {
 	info, err := os.Stat(name)
 	return err == nil && !info.IsDir()
-}
-
-func uniqueOf(items []string) []string {
-	var kept []string
-	for _, item := range items {
-		if !slices.Contains(kept, item) {
-			kept = append(kept, item)
-		}
-	}
-	return kept
 }

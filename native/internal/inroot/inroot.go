@@ -104,6 +104,20 @@ func (r *Root) WriteFile(name string, content []byte, mode, folderMode os.FileMo
 	})
 }
 
+// Remove removes a file, or a symbolic link itself. It is no error if there is none.
+func (r *Root) Remove(name string) error {
+	cleaned := clean(name)
+	folder, err := r.Find(path.Dir(cleaned))
+	if err == nil {
+		defer folder.Close()
+		err = unix.Unlinkat(int(folder.Fd()), path.Base(cleaned), 0)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cannot remove %s in the container: %w", name, err)
+	}
+	return nil
+}
+
 // Symlink makes a symbolic link in place of what has its name now. It says whether anything was changed.
 func (r *Root) Symlink(target, name string) (bool, error) {
 	if folder, err := r.Find(path.Dir(clean(name))); err == nil {
