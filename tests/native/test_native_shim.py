@@ -576,6 +576,16 @@ def test_a_configuration_that_is_wrong_is_named(node: Node, text: str, error: st
     assert f"{node.folder}/config.toml" in done.stderr
 
 
+def test_with_a_wrong_configuration_containers_can_still_be_removed(node: Node) -> None:
+    (node.folder / "config.toml").write_text("mode = ")
+    (node.folder / "bin/runc").symlink_to("runc-of-test")
+    done = node("--log", "l", "delete", "c")
+    assert (done.returncode, done.stderr) == (3, "err\n")
+    assert node.arguments == [f"{node.folder}/bin/runc", "--log", "l", "delete", "c"]
+    assert "is not valid" in (node.folder / "l").read_text()
+    assert node().returncode == 1
+
+
 def test_ldconfig_of_the_container_may_be_allowed(node: Node) -> None:
     text = (
         (node.folder / "config.toml")

@@ -21,14 +21,14 @@ func Main(mode string, arguments []string) int {
 	line := parse(arguments)
 	log := logging.New(logging.Sink{Writer: os.Stderr, Level: logging.Warning})
 	if err := run(mode, arguments, line, log); err != nil {
-		reportToRuntime(line, log)
+		addRuntimeLog(line, log, logging.Error)
 		log.Errorf("nvidia-container-runtime: %v", err)
 	}
 	return 1
 }
 
 func run(mode string, arguments []string, line commandLine, log *logging.Logger) error {
-	settings, err := config.Load()
+	settings, err := load(line)
 	if err != nil {
 		return err
 	}
@@ -48,6 +48,19 @@ func run(mode string, arguments []string, line commandLine, log *logging.Logger)
 		log.Debugf("executing %s", runtime)
 	}
 	return become(runtime, arguments, environmentWith(path))
+}
+
+// load reads config.toml. Where it is wrong no container is created, and those that there are can still be removed.
+func load(line commandLine) (*config.Config, error) {
+	settings, err := config.Load()
+	if err == nil || line.command == "create" {
+		return settings, err
+	}
+	settings = config.Default()
+	log := logging.New() // standard error belongs to the low-level runtime
+	addRuntimeLog(line, log, logging.Warning)
+	log.Warningf("nvidia-container-runtime: %v; trying the runtimes %v", err, settings.Runtime.Runtimes)
+	return settings, nil
 }
 
 func create(settings *config.Config, line commandLine, log *logging.Logger) error {
@@ -106,13 +119,13 @@ func openLog(settings *config.Config, line commandLine, log *logging.Logger) {
 	}
 }
 
-// reportToRuntime adds the low-level runtime's log file, in which a container runtime looks for the reason of a failure.
-func reportToRuntime(line commandLine, log *logging.Logger) {
+// addRuntimeLog adds the low-level runtime's log file, in which a container runtime looks for the reason of a failure.
+func addRuntimeLog(line commandLine, log *logging.Logger, level logging.Level) {
 	if line.log == "" {
 		return
 	}
-	if file, err := openAppend(line.log); err == nil { // else standard error has it
-		log.Add(logging.Sink{Writer: file, Level: logging.Error, Format: formatOf(line)})
+	if file, err := openAppend(line.log); err == nil { // else standard error has what matters
+		log.Add(logging.Sink{Writer: file, Level: level, Format: formatOf(line)})
 	}
 }
 
