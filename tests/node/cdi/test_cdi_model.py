@@ -135,7 +135,9 @@ def test_1_1_and_1_3_rules(document: Spec, text: str) -> None:
     assert str(caught.value).startswith(f"CDI spec {document.kind}: ")
 
 
-@pytest.mark.parametrize("kind", ["x/y", "a_b.c-d/e_f.g-h", "k8s.device-plugin.nvidia.com/imex-channel"])
+@pytest.mark.parametrize(
+    "kind", ["x/y", "a_b.c-d/e_f.g-h", "k8s.device-plugin.nvidia.com/imex-channel", f"{'a' * 300}/{'b' * 100}"]
+)
 @pytest.mark.parametrize("name", ["0", "0:1", "GPU-5a", "all", "a_b.c:d-e"])
 def test_1_3_names_that_are_good(kind: str, name: str) -> None:
     model.check(spec(kind=kind, name=name))

@@ -1,5 +1,6 @@
-"""CDI (Container Device Interface): what a spec file may hold, and how it is written.
+"""CDI (Container Device Interface): what a spec file may hold, which there are, what they do, and how one is made.
 
-`model` is the document with its rules (contracts/toolkit-cdi.md 1), `write` puts it where container runtimes look.
-What stands in a spec is decided by who writes one.
+`model` is the document with its rules (contracts/toolkit-cdi.md 1), `read` and `write` are its files, `registry` says
+which devices a machine's files offer, `annotations` and `apply` how they are asked for and what they do to a container.
+`generate` makes the specs of this machine (3), with the rooms beside it; `options` and `roots` say what is wanted.
 """
