@@ -96,8 +96,10 @@ class FakeContainerd:
 
     def dump(self, path: str) -> dict[str, Any]:
         root = self.process.root
-        top = tomllib.loads(root.read_text(path)) if root.exists(path) else {"version": self.prints}
-        documents = [top]
+        top: dict[str, Any] = {"version": self.prints}
+        if root.exists(path):
+            top = tomllib.loads(root.read_text(path))
+        documents: list[dict[str, Any]] = [top]
         for pattern in top.get("imports", []):
             documents += [tomllib.loads(root.read_text(each)) for each in root.glob(pattern)]
         cri: dict[str, Any] = {"sandboxer": "podsandbox", "containerd": {"runtimes": {}}}

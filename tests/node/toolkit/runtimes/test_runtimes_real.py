@@ -46,13 +46,22 @@ class Host:
         self.containerd = containerd
         (self.process.root.base / "host").symlink_to("/")
         if config is not None:
-            self.process.write(CONFIGS["containerd"], config)
+            self.process.write(CONFIGS["containerd"], self._with_imports(config))
         self.config = self.process.path(CONFIGS["containerd"])
         self.process.commands["chroot"] = self._run
         drop_in = str(self.process.root.base) + DROP_INS["containerd"]
         self.settings = settings(
             "containerd", default="nvidia", enable_cdi=True, sources=("command", "file"), drop_in_host_path=drop_in
         )
+
+    def _with_imports(self, config: bytes) -> bytes:
+        """The file with its imports below the folder; containerd reads no import after one that does not exist."""
+        plain = tomllib.loads(config.decode())
+        for name in plain.get("imports", []):
+            if "*" not in name:
+                self.process.write(name, f"version = {plain['version']}\n")
+                config = config.replace(name.encode(), f"{self.process.root.base}{name}".encode())
+        return config
 
     def _run(self, argv: Sequence[str], env: Mapping[str, str], stdin: str) -> Completed:
         assert argv == ("chroot", "/host", "containerd", "config", "dump")
@@ -105,9 +114,10 @@ def cleaned(document: dict[str, Any], names: set[str]) -> dict[str, Any]:
     table = document["plugins"][CRI]
     table["containerd"].pop("default_runtime_name", None)
     table["containerd"]["runtimes"] = {k: v for k, v in table["containerd"]["runtimes"].items() if k not in names}
-    for key in ("enable_cdi",):
-        table.pop(key, None)
-        table["containerd"].pop(key, None)
+    table.pop("enable_cdi", None)
+    table["containerd"].pop("enable_cdi", None)
+    if not document["plugins"].get("io.containerd.grpc.v1.cri", True):
+        del document["plugins"]["io.containerd.grpc.v1.cri"]  # an empty table that migration from version 1 leaves
     return document
 
 
@@ -133,7 +143,17 @@ async def test_refused(tmp_path: Path, containerd: Path) -> None:
     """Section 9: a file of a version that containerd refuses is left as it was."""
     host = Host(tmp_path, containerd, b"version = 5\n")
     before = files(host.process)
-    with pytest.raises(RuntimeConfigError, match="containerd refuses the changed configuration: .*version"):
+    with pytest.raises(RuntimeConfigError, match=r"containerd refuses the changed configuration: .*version"):
+        await runtimes.configure(host.process, host.settings)
+    assert files(host.process) == before
+
+
+async def test_import_that_is_not_there(tmp_path: Path, containerd: Path) -> None:
+    """8 #1: what is written must be loaded, or else it is not left there."""
+    host = Host(tmp_path, containerd, b"version = 2\n")
+    host.process.write(CONFIGS["containerd"], 'version = 2\nimports = ["/run/not/there.toml"]\n')
+    before = files(host.process)
+    with pytest.raises(RuntimeConfigError, match=r"nothing after /run/not/there\.toml, which does"):
         await runtimes.configure(host.process, host.settings)
     assert files(host.process) == before
 

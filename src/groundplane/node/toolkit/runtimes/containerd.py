@@ -192,9 +192,9 @@ class Containerd:
                 f"give the drop-in a name that ends with .toml"
             )
         table = merged(base, {"containerd": {"runtimes": tables}})
-        for name in (settings.default or default,):
-            if name:
-                table["containerd"]["default_runtime_name"] = name
+        table["containerd"].pop("default_runtime_name", None)
+        if settings.default or default:  # always in one place, so that a second run writes the same
+            table["containerd"] = {"default_runtime_name": settings.default or default, **table["containerd"]}
         if cdi:
             table["enable_cdi"] = True
         document = {"version": version, "plugins": {table_name(version): table}}
@@ -259,8 +259,11 @@ class Containerd:
                 for each in settings.handlers
             )
             for written in reversed(kept.written):
-                undo(before, TomlDocument(written, path).plain, document, whole)
-            if kept.before is None and not document.plain.keys() - {"version"}:
+                added = TomlDocument(written, path).plain
+                undo({**before, **{key: added[key] for key in ("version",) if key in added}}, added, document, whole)
+            if not document.plain.keys() - {"version"} and "version" not in before:
+                document.drop(("version",))  # it was there for the import's sake; a person's keys need it still
+            if kept.before is None and not document.plain:
                 return None
         return document.text
 
@@ -339,12 +342,24 @@ class Containerd:
         dump = TomlDocument(done.out, "what containerd config dump prints").plain
         for handler in settings.handlers:
             if handler.path not in self.binaries(dump, handler.name):
-                raise RuntimeConfigError(
-                    f'containerd config dump does not have the runtime "{handler.name}" with {handler.path} after it '
-                    f"was added to {settings.drop_in or settings.config}: does containerd read {settings.config}, and "
-                    f"is {import_pattern(settings) if settings.drop_in else 'no import'} overridden by another file? "
-                    f"Set CONTAINERD_CONFIG to the file that it reads"
-                )
+                raise RuntimeConfigError(_lacking(process, given, handler))
+
+
+def _lacking(process: Process, given: Given, handler: Handler) -> str:
+    """What is wrong where containerd does not have a handler that was written, and what to do."""
+    settings = given.settings
+    text = (
+        f'containerd config dump does not have the runtime "{handler.name}" with {handler.path} after it was added to '
+        f"{settings.drop_in or settings.config}"
+    )
+    top = TomlDocument(given.originals[settings.config] or "", settings.config)
+    for name in top.plain.get("imports", []):
+        if not set("*?[") & set(name) and not process.path(distributions.on_host(settings, name)).exists():
+            return f"{text}: containerd imports nothing after {name}, which does not exist: take it out of the imports"
+    return (
+        f"{text}: set CONTAINERD_CONFIG to the file that containerd reads, and see that no file that is imported "
+        f"later has a runtime of that name"
+    )
 
 
 def _read(text: str | None, path: str) -> Plain:

@@ -38,20 +38,17 @@ async def configure(process: Process, settings: RuntimeSettings) -> bool:
     changed = [path for path in plan.files if plan.files[path] != now[path]]
     remembered = memory.state
     memory.save(_remembering(settings, memory, given, plan, found))
-    if changed:
-        try:
-            for path in changed:
-                files.write(process, found[path], plan.files[path])
-                process.log.info(f"wrote {path}" if plan.files[path] is not None else f"removed {path}")
+    done: list[str] = []
+    try:
+        for path in changed:
+            files.write(process, found[path], plan.files[path])
+            done.append(path)
+            process.log.info(f"wrote {path}" if plan.files[path] is not None else f"removed {path}")
+        if changed:
             await engine.check(process, given)
-        except RuntimeConfigError:
-            _put_back(process, found, changed)
-            if remembered is not None:
-                memory.save(remembered)
-            else:
-                _remove_folders(process, memory.state)
-                memory.forget()
-            raise
+    except RuntimeConfigError:
+        _put_back(process, [found[path] for path in reversed(done)], memory, remembered)
+        raise
     final = memory.state
     if final is not None:
         memory.save(_settled(final, plan))
@@ -161,9 +158,18 @@ def _missing(found: Found) -> list[str]:
     return missing
 
 
-def _put_back(process: Process, found: Mapping[str, Found], changed: list[str]) -> None:
-    for path in reversed(changed):
-        files.write(process, found[path], found[path].text)
+def _put_back(process: Process, changed: list[Found], memory: Memory, remembered: State | None) -> None:
+    """Let files and memory be as they were. Where that fails too, what is remembered lets the next start do it."""
+    try:
+        for each in changed:
+            files.write(process, each, each.text)
+        if remembered is not None:
+            memory.save(remembered)
+        else:
+            _remove_folders(process, memory.state)
+            memory.forget()
+    except RuntimeConfigError as error:
+        process.log.error(f"nor could all be put back as it was: {error}")
 
 
 def _remove_folders(process: Process, state: State | None) -> None:
