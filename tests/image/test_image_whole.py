@@ -13,6 +13,7 @@ from conftest import unavailable
 
 from deploy.image import archive, build, contents, launcher
 from groundplane.lab import images
+from groundplane.node.toolkit.settings import HOST_PROGRAM
 
 pytestmark = pytest.mark.real
 
@@ -171,3 +172,13 @@ def test_for_operands_it_is_the_same_and_runs_as_root(built: archive.Image, tmp_
     assert (first.reference, second.reference) == ("groundplane:test", "groundplane-node:test")
     assert first.digest != second.digest
     assert first.compressed == second.compressed
+
+
+def test_the_hosts_program_is_in_it_and_runs_without_anything_else(root: Path, tmp_path: Path) -> None:
+    program = root / HOST_PROGRAM.lstrip("/")
+    assert stat.S_IMODE(program.lstat().st_mode) == 0o755
+    assert not program.is_symlink()
+    installed = tmp_path / "nvidia-cdi-hook"
+    shutil.copy(program, installed)
+    done = subprocess.run([installed, "a-hook-of-tomorrow"], env={}, capture_output=True, text=True, check=True)
+    assert "Unsupported CDI hook: a-hook-of-tomorrow" in done.stderr
