@@ -4,18 +4,15 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import unavailable
 
 from deploy import golang, hostprogram
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from conftest import unavailable
 
 NAMES = (
     "nvidia-cdi-hook",
