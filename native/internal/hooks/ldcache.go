@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"syscall"
 
 	"groundplane.dev/native/internal/logging"
@@ -59,6 +60,8 @@ func runIsolated(ldconfig, root string, folders []string) error {
 			Pdeathsig:  syscall.SIGKILL,
 		},
 	}
+	runtime.LockOSThread() // it is this thread's end that Pdeathsig is about
+	defer runtime.UnlockOSThread()
 	if err := command.Run(); err != nil {
 		return fmt.Errorf("%s on the container's root file system %s: %w", ldconfig, root, err)
 	}
