@@ -44,6 +44,8 @@ class Docker:
         settings = given.settings
         document = JsonDocument(given.originals[settings.config] or "", settings.config)
         for key in ("runtimes", "features"):
+            if document.plain.get(key, {}) is None:
+                document.put((key,), {})  # as Docker takes null
             if not isinstance(document.plain.get(key, {}), dict):
                 raise RuntimeConfigError(f'{settings.config}: "{key}" is not an object; correct the file')
         for handler in settings.handlers:
