@@ -1,7 +1,7 @@
 """`dcgm-exporter`: figures of every GPU in Prometheus' text format, tied to the pods and jobs that use it.
 
 ``counters`` reads which series are wanted, ``fields`` says how each comes out of a reading, ``sampler`` takes readings
-in the background, ``families`` makes rows of them, ``derived`` those that need a history, ``mapping`` (pure) and
-``pods`` say whose a device is, ``jobs`` the same for batch systems, ``text`` prints, ``server`` serves, ``main`` holds it
-together. Source: contracts/mig-exporter-validator.md 4 and 5.
+in the background, ``families`` makes rows of them, ``derived`` those that need a history, ``mapping`` and ``pods`` say
+whose a device is, ``jobs`` the same for batch systems, ``text`` prints, ``server`` serves, ``main`` holds all together.
+Source: contracts/mig-exporter-validator.md 4 and 5.
 """

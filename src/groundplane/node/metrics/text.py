@@ -27,6 +27,8 @@ class Row(NamedTuple):
     value: str
     labels: Mapping[str, str] = {}
     attributes: Mapping[str, str] = {}
+    settled: bool = False
+    """Whether it is told already whose it is."""
 
 
 class Family(NamedTuple):
@@ -67,7 +69,7 @@ _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
 
 
 def label_name(key: str) -> str:
-    """A Kubernetes label's key as the name of a Prometheus label; one that begins with a digit gets a ``_`` before it."""
+    """A Kubernetes label's key as the name of a Prometheus label, which begins with no digit."""
     name = _NOT_IN_NAMES.sub("_", key)
     return f"_{name}" if not name or name[0].isdigit() else name
 

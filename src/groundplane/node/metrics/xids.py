@@ -1,7 +1,7 @@
 """The catalogue of Xid errors: a short text and what to do, for each number (contracts/mig-exporter-validator.md 8).
 
-Data. The texts are our own; the actions are NVIDIA's catalogue's. Counting errors is ``history``'s part, finding them in
-the kernel's log ``kernellog``'s.
+Data. The texts are our own; the actions are NVIDIA's catalogue's. Counting errors is left to ``history``, finding them
+in the kernel's log to ``kernellog``.
 """
 
 import enum

@@ -1,0 +1,41 @@
+"""Which job of a batch system uses a GPU: a folder of files that its prolog writes (contracts/mig-exporter-validator.md
+5.6)."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from .families import Entity
+
+LABEL: Final = "hpc_job"
+_NAME: Final = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
+
+
+class JobsError(OSError):
+    """The folder cannot be read; the text says which and why."""
+
+
+def read(folder: Path) -> dict[str, tuple[str, ...]]:
+    """The jobs of each GPU (``0``) and GPU instance (``0.7``). Raises :class:`JobsError`."""
+    found: dict[str, tuple[str, ...]] = {}
+    try:
+        entries = [entry for entry in folder.iterdir() if _NAME.fullmatch(entry.name)]
+    except OSError as error:
+        raise JobsError(f"the folder of job files {folder} cannot be read: {error.strerror}") from error
+    for entry in entries:
+        try:
+            if entry.is_file():
+                lines = entry.read_text(encoding="utf-8", errors="replace").splitlines()
+                found[entry.name] = tuple(dict.fromkeys(filter(None, map(str.strip, lines))))
+        except FileNotFoundError:  # the job has ended meanwhile
+            continue
+        except OSError as error:
+            raise JobsError(f"the job file {entry} cannot be read: {error.strerror}") from error
+    return found
+
+
+def of(entity: Entity, jobs: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The jobs of an entity."""
+    name = str(entity.gpu.index) if entity.gi is None else f"{entity.gpu.index}.{entity.gi}"
+    return jobs.get(name, ())

@@ -1,0 +1,259 @@
+"""Readings of all GPUs, taken in the background, so that who asks the exporter never waits for a device.
+
+Each GPU is read in a thread of its own at each interval: one that hangs in the driver keeps the others' figures coming,
+and its own are shown no more once they are stale (contracts/mig-exporter-validator.md 4). What GPUs there are is looked
+at anew each time, so that another MIG layout or a GPU that comes or goes needs no restart.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from ..devices.model import Gpu
+from ..devices.source import DeviceError, Source
+from ..devices.telemetry import GpuProcess, P2pStatus, Reading, Survey, Telemetry, merged
+from ..process import Log, Process
+from .history import History
+
+T = TypeVar("T")
+
+MAX_AGE_S: Final = 600.0
+"""The oldest sample that is shown, unless the interval itself is longer."""
+_SLACK_S: Final = 5.0
+
+
+class GpuSample(NamedTuple):
+    """The figures of a GPU at a moment (monotonic seconds). If it gave none ``reading`` is None, and ``why`` says why."""
+
+    gpu: Gpu
+    taken: float
+    reading: Reading | None
+    instances: Mapping[int, Reading] = {}
+    processes: tuple[GpuProcess, ...] = ()
+    why: str = ""
+
+
+class Wanted(NamedTuple):
+    """What is to be read: quantities, processes, and whether GPUs reach each other."""
+
+    quantities: frozenset[str] = frozenset()
+    processes: bool = False
+    p2p: bool = False
+
+
+class Snapshot(NamedTuple):
+    """All GPUs in the order of their indices, with versions of the driver and its library."""
+
+    samples: Sequence[GpuSample] = ()
+    driver_version: str = ""
+    nvml_version: str = ""
+    p2p: Mapping[tuple[str, str], P2pStatus] = {}
+
+
+def max_age(interval_s: float) -> float:
+    """How old a sample may be to be shown, by the seconds between two."""
+    return max(min(2 * interval_s + _SLACK_S, MAX_AGE_S), interval_s + _SLACK_S)
+
+
+def read(telemetry: Telemetry, gpu: Gpu, wanted: Wanted, now: Callable[[], float]) -> GpuSample:
+    """Read a GPU and its instances. Blocks."""
+    try:
+        reading = telemetry.gpu(gpu.uuid, wanted.quantities)
+        instances = {
+            gi: merged(reading, telemetry.instance(gpu.uuid, gi, wanted.quantities))
+            for gi in dict.fromkeys(device.gi for device in gpu.mig_devices)
+        }
+        processes = telemetry.processes(gpu.uuid) if wanted.processes else ()
+    except DeviceError as error:
+        return GpuSample(gpu, now(), None, why=str(error))
+    return GpuSample(gpu, now(), reading, instances, processes)
+
+
+def in_thread(work: Callable[[], T]) -> "asyncio.Future[T]":
+    """Do something in a thread that keeps nobody from ending, should it never return."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def tell(result: T | None, error: BaseException | None) -> None:
+        if outcome.done():
+            return
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result: T | None = None
+        failure: BaseException | None = None
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - handed to who waits
+            failure = error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(tell, result, failure)
+
+    threading.Thread(target=run, name="telemetry", daemon=True).start()
+    return outcome
+
+
+class Sampler:
+    """Keeps :attr:`snapshot` fresh. Set :attr:`wanted` and call :meth:`wake` to have other figures soon."""
+
+    def __init__(self, process: Process, log: Log, source: Source, history: History, interval_s: float) -> None:
+        self.wanted = Wanted()
+        self.interval_s = interval_s
+        self.passes = 0
+        self._process = process
+        self._log = log
+        self._source = source
+        self._history = history
+        self._telemetry: Telemetry | None = None
+        self._samples: dict[str, GpuSample] = {}
+        self._pending: dict[str, asyncio.Future[GpuSample]] = {}
+        self._surveying: asyncio.Future[tuple[Survey, str, Telemetry]] | None = None
+        self._versions = ("", "")
+        self._p2p: Mapping[tuple[str, str], P2pStatus] = {}
+        self._said: dict[str, str] = {}
+        self._wake = asyncio.Event()
+
+    # --- what is known ------------------------------------------------------------------------------------------------
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What is known now; samples that are too old have no reading."""
+        oldest = self._process.monotonic() - max_age(self.interval_s)
+        samples = sorted(self._samples.values(), key=lambda each: each.gpu.index)
+        fresh = [
+            each if each.taken >= oldest else GpuSample(each.gpu, each.taken, None, why="stale") for each in samples
+        ]
+        return Snapshot(fresh, *self._versions, self._p2p)
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs that are there, or were and are lost."""
+        return tuple(each.gpu for each in self._samples.values())
+
+    def wake(self) -> None:
+        """Take samples at once."""
+        self._wake.set()
+
+    # --- taking samples -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Take samples at each interval, until cancelled."""
+        while True:
+            self._wake.clear()
+            await self.once()
+            waking = asyncio.ensure_future(self._wake.wait())
+            sleeping = asyncio.ensure_future(self._process.sleep(self.interval_s))
+            try:
+                await asyncio.wait((waking, sleeping), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (waking, sleeping):
+                    task.cancel()
+                await asyncio.gather(waking, sleeping, return_exceptions=True)
+
+    async def once(self) -> None:
+        """Look which GPUs there are and read them; waits for a GPU no longer than an interval."""
+        gpus = await self._survey()
+        for gpu in gpus:
+            if gpu.uuid not in self._pending and self._telemetry is not None:
+                self._start(gpu, self._telemetry)
+        if self._pending:
+            await asyncio.wait(self._pending.values(), timeout=max(self.interval_s, 1.0))
+        for uuid in self._pending:
+            self._say(
+                uuid, f"GPU {uuid} has not answered for {self.interval_s:g} s; its figures are left out until it does"
+            )
+        if self.wanted.p2p:
+            await self._read_p2p()
+        self.passes += 1
+
+    def _start(self, gpu: Gpu, telemetry: Telemetry) -> None:
+        wanted, now = self.wanted, self._process.monotonic
+        reading = in_thread(lambda: read(telemetry, gpu, wanted, now))
+        self._pending[gpu.uuid] = reading
+        reading.add_done_callback(lambda done: self._take(gpu.uuid, done))
+
+    def _take(self, uuid: str, done: "asyncio.Future[GpuSample]") -> None:
+        self._pending.pop(uuid, None)
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            self._say(uuid, f"reading GPU {uuid} failed: {type(error).__name__}: {error}")
+            return
+        sample = done.result()
+        self._say(uuid, f"GPU {sample.gpu.index} cannot be read: {sample.why}" if sample.why else "")
+        self._samples[uuid] = sample
+        if sample.reading is not None and sample.reading.event_reasons is not None:
+            self._history.add_reasons(uuid, sample.reading.event_reasons, sample.taken)
+
+    async def _survey(self) -> Sequence[Gpu]:
+        """The GPUs to read; those that were there and do not answer stay known."""
+        if self._surveying is None:
+            self._surveying = in_thread(self._look)
+        await asyncio.wait((self._surveying,), timeout=max(self.interval_s, 1.0))
+        if not self._surveying.done():
+            self._say("survey", "the driver does not say which GPUs there are; those known are read")
+            return self.gpus
+        looking, self._surveying = self._surveying, None
+        try:
+            survey, nvml_version, self._telemetry = looking.result()
+        except DeviceError as error:
+            self._say("survey", f"the driver cannot be asked which GPUs there are: {error}")
+            return self.gpus
+        self._say("survey", "; ".join(survey.failed.values()))
+        inventory = survey.inventory
+        self._versions = (inventory.driver_version, nvml_version)
+        there = {gpu.uuid for gpu in inventory.gpus}
+        lost = [
+            each.gpu
+            for each in self._samples.values()
+            if each.gpu.index in survey.failed and each.gpu.uuid not in there
+        ]
+        for uuid in self._samples.keys() - there - {gpu.uuid for gpu in lost}:
+            del self._samples[uuid]
+        return (*inventory.gpus, *lost)
+
+    def _look(self) -> tuple[Survey, str, Telemetry]:
+        self._source.open()
+        telemetry = self._telemetry or self._source.telemetry()
+        return telemetry.survey(), telemetry.nvml_version(), telemetry
+
+    async def _read_p2p(self) -> None:
+        telemetry, uuids = (
+            self._telemetry,
+            [each.gpu.uuid for each in self._samples.values() if each.reading is not None],
+        )
+        if telemetry is None or self._pending:
+            return
+        asking = in_thread(lambda: telemetry.p2p(uuids))
+        await asyncio.wait((asking,), timeout=max(self.interval_s, 1.0))
+        if asking.done():
+            try:
+                self._p2p = asking.result()
+            except DeviceError as error:
+                self._p2p = {}
+                self._say("p2p", f"the driver cannot be asked which GPUs reach each other: {error}")
+
+    def _say(self, about: str, text: str) -> None:
+        """Log a trouble once, and its end."""
+        before = self._said.get(about, "")
+        if text == before:
+            return
+        self._said[about] = text
+        if text:
+            self._log.warning(text)
+        elif before:
+            self._log.info(f"over: {before}")
+
+    def close(self) -> None:
+        """Give everything back, unless the driver still holds one of our threads."""
+        if self._pending or self._surveying is not None:
+            self._log.warning("the driver has not answered all questions; it is left as it is")
+            return
+        if self._telemetry is not None:
+            self._telemetry.close()
+        self._source.close()
