@@ -550,3 +550,37 @@ async def test_own_handlers_are_not_the_original(tmp_path: Path) -> None:
     assert "nvidia" in cri(toml(process, CONFIG))["containerd"]["runtimes"]
     await runtimes.revert(process, settings("containerd"))
     assert process.root.read_text(CONFIG) == config(2)
+
+
+async def test_handlers_of_a_person_with_our_executable(tmp_path: Path) -> None:
+    """As on AKS' GPU nodes: other names for NVIDIA's runtime stay in force, also where tables are replaced."""
+    process = FakeProcess(tmp_path)
+    FakeContainerd(process, prints=2, cuts=True)
+    text = config(2, default="nvidia-gpu", names=("nvidia-gpu", "untrusted"))
+    text = text.replace("/usr/bin/nvidia-gpu", HANDLERS[0].path).replace("/usr/bin/untrusted", HANDLERS[0].path)
+    process.write(CONFIG, text)
+    before = files(process)
+    wanted = settings("containerd", sources=("command", "file"))
+    assert await runtimes.configure(process, wanted)
+    table = cri(toml(process, DROP_IN))["containerd"]
+    assert list(table["runtimes"]) == ["nvidia-gpu", "untrusted", *(each.name for each in HANDLERS)]
+    assert table["default_runtime_name"] == "nvidia-gpu"
+    assert not await runtimes.configure(process, wanted)
+    await runtimes.revert(process, wanted)
+    assert files(process) == before
+
+
+async def test_renamed(tmp_path: Path) -> None:
+    """A handler's former name is not taken on from what we wrote ourselves."""
+    process = FakeProcess(tmp_path)
+    FakeContainerd(process)
+    process.write(CONFIG, config(3))
+    former = (Handler("gpu", HANDLERS[0].path), *HANDLERS[1:])
+    sources = ("command", "file")
+    await runtimes.configure(
+        process, settings("containerd", handlers=former, name="gpu", default="gpu", sources=sources)
+    )
+    await runtimes.configure(process, settings("containerd", sources=sources))
+    table = cri(toml(process, DROP_IN))["containerd"]
+    assert list(table["runtimes"]) == ["runc", *(each.name for each in HANDLERS)]
+    assert "default_runtime_name" not in table

@@ -126,7 +126,7 @@ class Containerd:
         options = inherited(containerd, default)
         if options is None and source_version is not None:
             told = cri(given.source.plain, source_version, "the source").get("containerd", {})
-            options = inherited(_without_handlers(settings, told), default)
+            options = inherited(_without(told, _ours(settings, told, {})), default)
         warnings = [] if options is not None else [_cannot_infer(settings, default)]
         warnings += _disabled(top)
         tables = {each.name: handler_table(settings, each, options, version) for each in settings.handlers}
@@ -162,11 +162,14 @@ class Containerd:
                 base = merged(base, cri(own.plain, version, settings.drop_in))
         base = copy.deepcopy(base)
         containerd = table_at(base, ("containerd",), f"plugins.{table_name(version)}")
-        default = _foreign_default(settings, containerd)
-        if not default and _is_own(settings, containerd):
-            default = given.default or _foreign_default(settings, view.get("containerd", {}))
+        users = table_at(view, ("containerd",), f"plugins.{table_name(version)}")
+        ours = _ours(settings, containerd, users)
+        default = containerd.get("default_runtime_name") or ""
+        if default in ours:
+            default = given.default or users.get("default_runtime_name") or ""
+            default = "" if default in ours else default
         if containerd:
-            base["containerd"] = _without_handlers(settings, containerd)
+            base["containerd"] = _without(containerd, ours)
             if default:
                 base["containerd"]["default_runtime_name"] = default
         return base, default
@@ -249,7 +252,7 @@ class Containerd:
         if settings.drop_in and path == settings.drop_in:
             if kept is None:
                 return None if _has_ours(settings, document) else now
-            _strip(settings, document, {each.name for each in settings.handlers})
+            _strip(settings, document, by_name=True)
             return document.text if document.plain.keys() - {"version"} else None
         if kept is not None:
             before = TomlDocument(kept.before or "", path).plain
@@ -271,7 +274,6 @@ class Containerd:
         """As :meth:`.engine.Engine.reverted`."""
         settings = taken.settings
         texts = dict(taken.originals)
-        names = {each.name for each in settings.handlers} if taken.kept is None else set()
         had_ours = False
         if settings.drop_in:
             now = taken.now[settings.drop_in]
@@ -282,7 +284,7 @@ class Containerd:
         text = texts[settings.config]
         if text:
             top = TomlDocument(text, settings.config)
-            _strip(settings, top, names)
+            _strip(settings, top, by_name=taken.kept is None)
             alone = {"version": top.plain.get("version"), "imports": [import_pattern(settings)]}
             gone = taken.kept is None and had_ours and top.plain == alone
             texts[settings.config] = None if gone else top.text
@@ -370,16 +372,6 @@ def _table_of(plain: Mapping[str, object]) -> str:
     return table_name(version_of(dict(plain), "the configuration of containerd") or 2)
 
 
-def _foreign_default(settings: RuntimeSettings, containerd: Mapping[str, Any]) -> str:
-    name = containerd.get("default_runtime_name", "")
-    own = {each.name for each in settings.handlers} | _own_names(settings, containerd)
-    return name if isinstance(name, str) and name not in own else ""
-
-
-def _is_own(settings: RuntimeSettings, containerd: Mapping[str, Any]) -> bool:
-    return bool(containerd.get("default_runtime_name"))
-
-
 def _own_names(settings: RuntimeSettings, containerd: Mapping[str, Any]) -> set[str]:
     """Handlers whose executable is one of ours."""
     ours = {each.path for each in settings.handlers}
@@ -389,9 +381,14 @@ def _own_names(settings: RuntimeSettings, containerd: Mapping[str, Any]) -> set[
     return {name for name, table in runtimes.items() if at(table, ("options", "BinaryName")) in ours}
 
 
-def _without_handlers(settings: RuntimeSettings, containerd: Mapping[str, Any]) -> Plain:
-    """The table of handlers without ours, and without a default that is one of them."""
-    gone = {each.name for each in settings.handlers} | _own_names(settings, containerd)
+def _ours(settings: RuntimeSettings, containerd: Mapping[str, Any], users: Mapping[str, Any]) -> set[str]:
+    """Handlers that are not to be taken on: ours, and of those with our executables all that a person did not write."""
+    written = users.get("runtimes", {})
+    return {each.name for each in settings.handlers} | (_own_names(settings, containerd) - set(written))
+
+
+def _without(containerd: Mapping[str, Any], gone: set[str]) -> Plain:
+    """The table of handlers without some, and without a default that is one of them."""
     result = dict(containerd)
     if isinstance(result.get("runtimes"), dict):
         result["runtimes"] = {name: table for name, table in result["runtimes"].items() if name not in gone}
@@ -408,15 +405,16 @@ def _has_ours(settings: RuntimeSettings, document: TomlDocument) -> bool:
     )
 
 
-def _strip(settings: RuntimeSettings, document: TomlDocument, names: set[str]) -> None:
-    """Take handlers out that have one of these names or our executables, and defaults that are one of them."""
+def _strip(settings: RuntimeSettings, document: TomlDocument, *, by_name: bool) -> None:
+    """Take our handlers out, and a default that is one of them; unless ``by_name``, only those with our executables."""
+    names = {each.name for each in settings.handlers}
     ours = {each.path for each in settings.handlers}
     for table in TABLES.values():
         path: Path = ("plugins", table, "containerd")
         containerd = at(document.plain, path)
         if not isinstance(containerd, dict):
             continue
-        gone = names | _own_names(settings, containerd)
+        gone = names if by_name else names & _own_names(settings, containerd)
         if containerd.get("default_runtime_name") in gone:
             document.drop((*path, "default_runtime_name"))
         if at(containerd, ("default_runtime", "options", "BinaryName")) in ours:

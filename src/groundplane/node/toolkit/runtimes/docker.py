@@ -64,10 +64,11 @@ class Docker:
             return {settings.config: None}
         document = JsonDocument(text, settings.config)
         ours = {each.path for each in settings.handlers}
-        runtimes = document.plain.get("runtimes")
-        gone = {each.name for each in settings.handlers} if taken.kept is None else set()
-        if isinstance(runtimes, dict):
-            gone |= {name for name, value in runtimes.items() if at(value, ("path",)) in ours}
+        gone = {
+            each.name
+            for each in settings.handlers
+            if taken.kept is None or at(document.plain, ("runtimes", each.name, "path")) in ours
+        }
         if document.plain.get("default-runtime") in gone:
             document.put(("default-runtime",), DEFAULT)
         for name in sorted(gone):
