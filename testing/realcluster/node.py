@@ -92,6 +92,11 @@ class Node:
         """The process id, on the machine, of the node's first process."""
         return _only_child(self._process.pid)
 
+    @property
+    def program_folders(self) -> list[str]:
+        """Where the node has containerd, the kubelet and their programs, for PATH."""
+        return [f"/groundplane-bin/{index}" for index in range(len(self._folders()))]
+
     def start(self) -> None:
         """Make the namespaces and join the network; does not wait for the kubelet."""
         for folder in ("kubelet", "scratch"):
@@ -125,9 +130,7 @@ class Node:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the node, as an administrator who is logged in there."""
         enter = ["nsenter", f"--target={self.pid}", "--all", "--root", "--wd=/"]
-        path = ":".join(
-            [*(f"/groundplane-bin/{index}" for index in range(len(self._folders()))), os.defpath, "/usr/sbin"]
-        )
+        path = ":".join([*self.program_folders, os.defpath, "/usr/sbin"])
         command = [*enter, "env", f"PATH={path}", *argv]
         with stdin.open("rb") if stdin else Path(os.devnull).open("rb") as source:
             return subprocess.run(command, stdin=source, capture_output=True, text=True, check=check)

@@ -83,6 +83,11 @@ class Process:
         """Whether it runs."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """Its exit code (or minus the signal that ended it), None while it runs."""
+        return self._process.poll() if self._process is not None else None
+
     def start(self) -> None:
         """Start it; its output is added to the log. Nothing if it runs."""
         if self.running:
