@@ -584,3 +584,22 @@ async def test_renamed(tmp_path: Path) -> None:
     table = cri(toml(process, DROP_IN))["containerd"]
     assert list(table["runtimes"]) == ["runc", *(each.name for each in HANDLERS)]
     assert "default_runtime_name" not in table
+
+
+@pytest.mark.parametrize(
+    ("text", "socket"),
+    [
+        ("", "/run/containerd/containerd.sock"),
+        ("version = 2\n[grpc]\naddress = '/run/k3s/c.sock'\n", "/run/k3s/c.sock"),
+        ("[grpc]\naddress = '/run/v1.sock'\n", "/run/v1.sock"),
+        ("version = 3\n[grpc]\naddress = ''\n", "/run/containerd/containerd.sock"),
+        ("version = 4\n[grpc]\naddress = '/ignored'\n", "/run/containerd/containerd.sock"),
+        ("version = 4\n[plugins.'io.containerd.server.v1.grpc']\naddress = '/run/v4.sock'\n", "/run/v4.sock"),
+    ],
+)
+async def test_socket(tmp_path: Path, text: str, socket: str) -> None:
+    """9: in either place."""
+    process = FakeProcess(tmp_path)
+    process.write(CONFIG, text)
+    assert await runtimes.socket(process, settings("containerd")) == socket
+    assert await runtimes.socket(process, settings("docker")) == ""

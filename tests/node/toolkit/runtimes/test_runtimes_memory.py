@@ -220,11 +220,15 @@ async def test_edited_imports(tmp_path: Path) -> None:
     assert toml(process, CONFIG)["imports"] == ["/mine.toml"]
 
 
-async def test_edited_drop_in(tmp_path: Path) -> None:
+@pytest.mark.parametrize("again", [False, True])
+async def test_edited_drop_in(tmp_path: Path, *, again: bool) -> None:
     """A person's drop-in stays, with its import, but without handlers whose programs may go."""
     process, wanted, _ = start(tmp_path, "containerd")
     await runtimes.configure(process, wanted)
     process.write(DROP_IN, process.root.read_text(DROP_IN).replace("pause:3.9", "pause:mine"))
+    if again:
+        await runtimes.configure(process, wanted)
+        assert "pause:mine" in process.root.read_text(DROP_IN)
     await runtimes.revert(process, wanted)
     table = toml(process, DROP_IN)["plugins"]["io.containerd.grpc.v1.cri"]
     assert table["sandbox_image"] == "registry.k8s.io/pause:mine"

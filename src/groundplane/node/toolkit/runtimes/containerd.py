@@ -19,6 +19,8 @@ from .engine import Given, Plan, Taken, Texts
 from .memory import Kept
 
 NEWEST: Final = 4
+SOCKET: Final = "/run/containerd/containerd.sock"
+"""Where containerd listens if its configuration does not say."""
 TABLES: Final = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 """The CRI plugin's table by configuration version; a newer version has that of 3."""
 LOW_LEVEL: Final = ("runc", "crun")
@@ -46,6 +48,14 @@ def table_name(version: int) -> str:
 def cri(plain: Plain, version: int, name: str) -> Plain:
     """The CRI plugin's table."""
     return table_at(plain, ("plugins", table_name(version)), name)
+
+
+def socket_of(plain: Plain) -> str:
+    """The socket that a configuration names (section 9): from version 4 on a plugin's, where ``grpc`` is ignored."""
+    version = version_of(plain, "the configuration of containerd") or 2
+    path: Path = ("plugins", "io.containerd.server.v1.grpc") if version >= NEWEST else ("grpc",)
+    address = at(plain, (*path, "address"))
+    return address if isinstance(address, str) and address else SOCKET
 
 
 def inherited(containerd: Mapping[str, Any], default: str) -> Plain | None:
@@ -279,8 +289,9 @@ class Containerd:
             now = taken.now[settings.drop_in]
             had_ours = bool(now) and _has_ours(settings, TomlDocument(now or "", settings.drop_in))
             kept = (taken.kept or {}).get(settings.drop_in)
-            if texts[settings.drop_in] is not None and (kept is None or kept.before is None):
-                texts[settings.config] = taken.now[settings.config]  # a person's file stays, and its import
+            stays = texts[settings.drop_in]
+            if stays is not None and (kept is None or kept.before is None or stays.startswith(HEAD)):
+                texts[settings.config] = taken.now[settings.config]  # what a person made of our file, and its import
         text = texts[settings.config]
         if text:
             top = TomlDocument(text, settings.config)
@@ -340,7 +351,10 @@ class Containerd:
             process.log.info(f"the host's containerd cannot be run, so {settings.config} is not verified by it")
             return
         if done.code != 0:
-            raise RuntimeConfigError(f"containerd refuses the changed configuration: {sources.last_line(done.err)}")
+            raise RuntimeConfigError(
+                f"containerd refuses the changed configuration: {sources.last_line(done.err)}; if it is another "
+                f"containerd that runs the pods, give its path below the host's root (RUNTIME_EXECUTABLE_PATH)"
+            )
         dump = TomlDocument(done.out, "what containerd config dump prints").plain
         for handler in settings.handlers:
             if handler.path not in self.binaries(dump, handler.name):

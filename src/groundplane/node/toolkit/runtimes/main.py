@@ -11,7 +11,7 @@ from typing import Final
 from ...process import Process
 from ..settings import RuntimeConfigError, RuntimeSettings
 from . import files
-from .containerd import Containerd
+from .containerd import Containerd, socket_of
 from .crio import Crio
 from .docker import Docker
 from .engine import Engine, Given, Plan, Taken, Texts
@@ -86,6 +86,17 @@ async def low_level(process: Process, settings: RuntimeSettings) -> tuple[str, .
     paths = [path for name in (default, *LOW_LEVEL) if name for path in engine.binaries(loaded.plain, name)]
     ours = {each.path for each in settings.handlers}
     return tuple(dict.fromkeys([*(path for path in paths if path not in ours), *LOW_LEVEL]))
+
+
+async def socket(process: Process, settings: RuntimeSettings) -> str:
+    """The socket, a path of the host, that containerd's configuration names; empty for other runtimes, which do not.
+
+    For a person who is told that a restart failed: another socket may be configured. Raises RuntimeConfigError.
+    """
+    engine = _engine(settings)
+    if not isinstance(engine, Containerd):
+        return ""
+    return socket_of((await engine.load(process, settings)).plain)
 
 
 async def preview(process: Process, settings: RuntimeSettings) -> dict[str, str]:
