@@ -307,7 +307,8 @@ def test_without_a_driver_there_is_nothing_for_the_shim(tmp_path: Path) -> None:
 
 
 def test_properties_for_requirements(tmp_path: Path) -> None:
-    world = World(tmp_path, (gpu(0), gpu(1, name="NVIDIA GeForce RTX 4090", compute=(8, 9))))
+    sliced = gpu(0, mig=True, mig_devices=(gpuworld.mig(0, 7), gpuworld.mig(1, 8, 1)))
+    world = World(tmp_path, (sliced, gpu(1, name="NVIDIA GeForce RTX 4090", compute=(8, 9))))
     assert generate.properties(world.source) == {
         "driver": gpuworld.VERSION,
         "cuda": "13.0",
@@ -315,6 +316,10 @@ def test_properties_for_requirements(tmp_path: Path) -> None:
             {"uuid": gpu(0).uuid, "arch": "9.0", "brand": "Nvidia"},
             {"uuid": gpu(1).uuid, "arch": "8.9", "brand": "GeForceRTX"},
         ],
+        "aliases": {
+            f"MIG-{gpu(0).uuid}/7/0": gpuworld.mig(0, 7).uuid,
+            f"MIG-{gpu(0).uuid}/8/1": gpuworld.mig(1, 8, 1).uuid,
+        },
     }
 
 

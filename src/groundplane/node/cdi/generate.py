@@ -430,7 +430,8 @@ def _for_modes(process: Process, source: Source, wanted: Wanted) -> Iterator[Spe
 
 def properties(source: Source) -> dict[str, Any]:
     """What requirements of images are held against (contracts/toolkit-cdi.md 6.4): the driver's and CUDA's version,
-    and of each GPU its UUID, compute capability and brand. Raises DeviceError."""
+    and of each GPU its UUID, compute capability and brand. ``aliases`` are the ids of MIG devices that cannot be names
+    in a spec, ``MIG-GPU-<uuid>/<gi>/<ci>``, with the names that they have there. Raises DeviceError."""
     inventory = source.inventory()
     version = inventory.cuda_version
     return {
@@ -439,6 +440,7 @@ def properties(source: Source) -> dict[str, Any]:
         "gpus": [
             {"uuid": gpu.uuid, "arch": "{}.{}".format(*gpu.compute), "brand": brand(gpu.name)} for gpu in inventory.gpus
         ],
+        "aliases": {f"MIG-{gpu.uuid}/{mig.gi}/{mig.ci}": mig.uuid for gpu in inventory.gpus for mig in gpu.mig_devices},
     }
 
 
