@@ -1,7 +1,7 @@
 """Rows out of samples: which entities are shown, how they are labelled, and the value of each field for each of them.
 
-Pure (contracts/mig-exporter-validator.md 4, 5.2, 5.3, 5.7). A GPU that is cut into instances is shown as these, with its
-own figures where an instance has none. Series with a history are ``derived``'s, whose a device is ``mapping``'s.
+Pure (contracts/mig-exporter-validator.md 4, 5.2, 5.3, 5.7). A GPU that is cut into instances is shown as these, with
+its own figures where an instance has none. Series with a history are ``derived``'s, whose a device is ``mapping``'s.
 """
 
 import re

@@ -92,7 +92,7 @@ def considered(resource: str, settings: Settings) -> bool:
 
 
 def keys(device: str, places: Places) -> list[str]:
-    """What rows' devices a device id of the kubelet's stands for, as :func:`key` calls them; always the id itself too."""
+    """Which rows' devices, as :func:`key` calls them, a device id of the kubelet's stands for; always the id too."""
     found = [device]
     whole = device.partition("::")[0]
     if device.startswith("MIG-"):

@@ -24,7 +24,7 @@ _SLACK_S: Final = 5.0
 
 
 class GpuSample(NamedTuple):
-    """The figures of a GPU at a moment (monotonic seconds). If it gave none ``reading`` is None, and ``why`` says why."""
+    """The figures of a GPU at a moment (monotonic seconds). If it gave none, ``reading`` is None and ``why`` set."""
 
     gpu: Gpu
     taken: float
@@ -56,8 +56,8 @@ def max_age(interval_s: float) -> float:
     return max(min(2 * interval_s + _SLACK_S, MAX_AGE_S), interval_s + _SLACK_S)
 
 
-def read(telemetry: Telemetry, gpu: Gpu, wanted: Wanted, now: Callable[[], float]) -> GpuSample:
-    """Read a GPU and its instances. Blocks."""
+def read(telemetry: Telemetry, gpu: Gpu, wanted: Wanted) -> GpuSample:
+    """Read a GPU and its instances; when that was is for others to note. Blocks."""
     try:
         reading = telemetry.gpu(gpu.uuid, wanted.quantities)
         instances = {
@@ -66,8 +66,8 @@ def read(telemetry: Telemetry, gpu: Gpu, wanted: Wanted, now: Callable[[], float
         }
         processes = telemetry.processes(gpu.uuid) if wanted.processes else ()
     except DeviceError as error:
-        return GpuSample(gpu, now(), None, why=str(error))
-    return GpuSample(gpu, now(), reading, instances, processes)
+        return GpuSample(gpu, 0.0, None, why=str(error))
+    return GpuSample(gpu, 0.0, reading, instances, processes)
 
 
 def in_thread(work: Callable[[], T]) -> "asyncio.Future[T]":
@@ -103,7 +103,8 @@ class Sampler:
     def __init__(self, process: Process, log: Log, source: Source, history: History, interval_s: float) -> None:
         self.wanted = Wanted()
         self.interval_s = interval_s
-        self.passes = 0
+        self.passed = asyncio.Event()
+        """Set whenever samples have been taken; who waits for it clears it first."""
         self._process = process
         self._log = log
         self._source = source
@@ -168,11 +169,21 @@ class Sampler:
             )
         if self.wanted.p2p:
             await self._read_p2p()
-        self.passes += 1
+        self.passed.set()
+
+    async def changed(self) -> bool:
+        """Whether other GPUs are there than those that were sampled; not, as long as the driver does not say."""
+        if self._surveying is not None or self._pending:
+            return False
+        try:
+            survey, _, self._telemetry = await in_thread(self._look)
+        except DeviceError:  # the next pass says so
+            return False
+        return {gpu.uuid for gpu in survey.inventory.gpus} != set(self._samples) or bool(survey.failed)
 
     def _start(self, gpu: Gpu, telemetry: Telemetry) -> None:
-        wanted, now = self.wanted, self._process.monotonic
-        reading = in_thread(lambda: read(telemetry, gpu, wanted, now))
+        wanted = self.wanted
+        reading = in_thread(lambda: read(telemetry, gpu, wanted))
         self._pending[gpu.uuid] = reading
         reading.add_done_callback(lambda done: self._take(gpu.uuid, done))
 
@@ -184,7 +195,7 @@ class Sampler:
         if error is not None:
             self._say(uuid, f"reading GPU {uuid} failed: {type(error).__name__}: {error}")
             return
-        sample = done.result()
+        sample = done.result()._replace(taken=self._process.monotonic())
         self._say(uuid, f"GPU {sample.gpu.index} cannot be read: {sample.why}" if sample.why else "")
         self._samples[uuid] = sample
         if sample.reading is not None and sample.reading.event_reasons is not None:
