@@ -32,7 +32,7 @@ from groundplane.node.toolkit import options as toolkit_options
 from groundplane.node.toolkit import specs as toolkit_specs
 from testing import gpuimages, gpumachine
 from testing.realcluster import build
-from testing.realcluster.runtime import DEFAULT_HANDLER, Runtime
+from testing.realcluster.runtime import CDI_FOLDER, DEFAULT_HANDLER, Runtime
 
 from . import table
 
@@ -235,7 +235,7 @@ def _containers(machine: Machine) -> None:
         _install(machine, hostprogram.host_program(), build.ensure(("runc",))["runc"])
         specs = asyncio.run(_specs(machine))
         with Runtime(handlers={SHIM: machine.toolkit / "nvidia-container-runtime"}) as runtime:
-            runtime.write({f"/etc/cdi/{spec.kind.rpartition('/')[2]}.json": _json(spec) for spec in specs})
+            runtime.write({f"{CDI_FOLDER}/{spec.kind.rpartition('/')[2]}.json": _json(spec) for spec in specs})
             runtime.load_image(gpuimages.write((IMAGE,), runtime.workdir / "image.tar"))
             _show(_started(runtime), specs)
     except (build.UnavailableError, golang.UnavailableError) as error:

@@ -1,6 +1,6 @@
 """containerd without a kubelet, in namespaces of its own, and single containers as the kubelet would have them started.
 
-`/run`, `/etc/cdi` and containerd's folders are its own; all else is the machine's. It ends, with all that runs in it,
+`/run`, where all that it keeps is, is its own; all else is the machine's. It ends, with all that runs in it,
 with the process that started it. Needs root; nothing is changed on the machine but cgroups below `/groundplane`, which
 go with it.
 
@@ -25,12 +25,15 @@ from .process import Process, ProcessFailedError, Started
 PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "runc", "pause")
 PAUSE_IMAGE = "groundplane.test/pause:1"
 SOCKET = "/run/containerd/containerd.sock"
+CDI_FOLDER = "/run/cdi"
+"""Where it looks for CDI specs."""
 DEFAULT_HANDLER = "runc"
 _HOST_NAMESPACE = 2
 _CONFIG = """version = 3
-root = "/var/lib/containerd"
+root = "/run/containerd-root"
 state = "/run/containerd"
 [plugins."io.containerd.cri.v1.runtime"]
+  cdi_spec_dirs = ["{cdi}"]
   restrict_oom_score_adj = true
 [plugins."io.containerd.cri.v1.images".pinned_images]
   sandbox = "{pause}"
@@ -43,7 +46,7 @@ _HANDLER = """[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{name}
 _START = """set -e
 mount --make-rprivate /
 mount -t tmpfs run /run
-for folder in /etc/cdi /var/lib/containerd; do mkdir -p "$folder"; mount -t tmpfs none "$folder"; done
+mkdir {cdi}
 mount -t proc proc /proc
 containerd --config={config} &
 wait $!"""
@@ -85,9 +88,9 @@ class Runtime(Started):
         config = self.workdir / "containerd.toml"
         handlers = {DEFAULT_HANDLER: self.binaries["runc"], **self._handlers}
         tables = (_HANDLER.format(name=name, binary=binary) for name, binary in handlers.items())
-        config.write_text(_CONFIG.format(pause=PAUSE_IMAGE) + "".join(tables))
+        config.write_text(_CONFIG.format(pause=PAUSE_IMAGE, cdi=CDI_FOLDER) + "".join(tables))
         command = ["unshare", "--mount", "--pid", "--ipc", "--fork", "--kill-child=SIGKILL", "sh", "-c"]
-        command.append(_START.format(config=shlex.quote(str(config))))
+        command.append(_START.format(config=shlex.quote(str(config)), cdi=CDI_FOLDER))
         self._process = Process(
             "containerd", command, log=self._process.log, ready=self._answers, environment=self._environment()
         )
