@@ -406,3 +406,42 @@ async def test_folder_that_was_there_stays(tmp_path: Path) -> None:
     await runtimes.configure(process, wanted)
     await runtimes.revert(process, wanted)
     assert not process.root.exists("/etc/containerd/conf.d")
+
+
+TABLE = '[plugins."io.containerd.grpc.v1.cri"'
+
+
+@pytest.mark.parametrize(
+    ("runtime", "text", "error"),
+    [
+        ("containerd", "version = 2\nplugins.x = 1\nplugins.'io.containerd.grpc.v1.cri' = 1\n", "is not a table"),
+        ("containerd", f"version = 2\n{TABLE}]\ncontainerd = 'x'\n", "containerd is not a table"),
+        ("containerd", f"version = 2\n{TABLE}.containerd]\nruntimes = 'x'\n", "runtimes is not a table"),
+        ("containerd", f"version = 2\n{TABLE}.containerd.runtimes]\nrunc = 'x'\n", ""),
+        ("containerd", f"version = 2\n{TABLE}.containerd.runtimes.runc]\noptions = 'x'\n", "options is not a table"),
+        ("containerd", f"version = 2\n{TABLE}.containerd]\ndefault_runtime_name = ['x']\n", ""),
+        ("containerd", f"version = 2\n{TABLE}.containerd.runtimes.runc]\ncontainer_annotations = 'x'\n", "not a list"),
+        ("containerd", "plugins.cri.containerd.runtimes = 'x'\n", "runtimes is not a table"),
+        ("containerd", "[[plugins.cri]]\na = 1\n", "is not a table"),
+        ("crio", "[[crio]]\na = 1\n", "no table can be made at crio"),
+        ("crio", "crio.runtime.runtimes = 1\n", "runtimes"),
+        ("crio", "crio.runtime.default_runtime = 1\n", ""),
+        ("docker", '{"default-runtime": 1, "runtimes": {"runc": 2}}', ""),
+    ],
+)
+async def test_values_of_other_types(tmp_path: Path, runtime: str, text: str, error: str) -> None:
+    """Either an error that names the place, or a configuration; and all can be taken back."""
+    process = FakeProcess(tmp_path)
+    path = DROP_INS["crio"] if runtime == "crio" else CONFIGS[runtime]
+    process.write(path, text)
+    before = files(process)
+    wanted = settings(runtime, annotation_prefixes=("cdi.k8s.io/",))
+    if error:
+        with pytest.raises(RuntimeConfigError, match=error) as caught:
+            await runtimes.configure(process, wanted)
+        assert path in str(caught.value)
+    else:
+        assert await runtimes.configure(process, wanted)
+        await runtimes.low_level(process, wanted)
+        await runtimes.revert(process, wanted)
+    assert files(process) == before

@@ -79,9 +79,11 @@ def handler_table(settings: RuntimeSettings, handler: Handler, base: Plain | Non
     prefixes = [f"{prefix}*" for prefix in settings.annotation_prefixes]
     if prefixes:
         present = table.get("container_annotations", [])
+        if not isinstance(present, list) or not all(isinstance(each, str) for each in present):
+            raise RuntimeConfigError(f"{settings.config}: container_annotations is not a list of strings: {present!r}")
         table["container_annotations"] = list(dict.fromkeys((*prefixes, *present)))
     table = merged(table, settings.override)
-    options = dict(table.get("options", {}))
+    options = table_at(table, ("options",), f"{settings.config}: the runtime that {handler.name} is made from").copy()
     options["BinaryName"] = handler.path
     if version == 1:
         options["Runtime"] = handler.path
@@ -132,7 +134,7 @@ class Containerd:
         source_version = version_of(given.source.plain, f"the configuration of {settings.runtime}")
         version = version_of(top.plain, settings.config) or source_version or (1 if settings.legacy_config else 2)
         base, default = self._base(process, given, top, version, source_version)
-        containerd = table_at(base, ("containerd",), f"plugins.{table_name(version)}")
+        containerd = table_at(base, ("containerd",), f"{settings.config}: plugins.{table_name(version)}")
         options = inherited(containerd, default)
         if options is None and source_version is not None:
             told = cri(given.source.plain, source_version, "the source").get("containerd", {})
@@ -171,12 +173,12 @@ class Containerd:
             if table_name(version_of(own.plain, settings.drop_in) or version) == table_name(version):
                 base = merged(base, cri(own.plain, version, settings.drop_in))
         base = copy.deepcopy(base)
-        containerd = table_at(base, ("containerd",), f"plugins.{table_name(version)}")
-        users = table_at(view, ("containerd",), f"plugins.{table_name(version)}")
+        containerd = table_at(base, ("containerd",), f"{settings.config}: plugins.{table_name(version)}")
+        users = table_at(view, ("containerd",), f"{settings.config}: plugins.{table_name(version)}")
         ours = _ours(settings, containerd, users)
-        default = containerd.get("default_runtime_name") or ""
+        default = _default(containerd)
         if default in ours:
-            default = given.default or users.get("default_runtime_name") or ""
+            default = given.default or _default(users)
             default = "" if default in ours else default
         if containerd:
             base["containerd"] = _without(containerd, ours)
@@ -386,6 +388,11 @@ def _table_of(plain: Mapping[str, object]) -> str:
     return table_name(version_of(dict(plain), "the configuration of containerd") or 2)
 
 
+def _default(containerd: Mapping[str, Any]) -> str:
+    name = containerd.get("default_runtime_name")
+    return name if isinstance(name, str) else ""
+
+
 def _own_names(settings: RuntimeSettings, containerd: Mapping[str, Any]) -> set[str]:
     """Handlers whose executable is one of ours."""
     ours = {each.path for each in settings.handlers}
@@ -397,7 +404,7 @@ def _own_names(settings: RuntimeSettings, containerd: Mapping[str, Any]) -> set[
 
 def _ours(settings: RuntimeSettings, containerd: Mapping[str, Any], users: Mapping[str, Any]) -> set[str]:
     """Handlers that are not to be taken on: ours, and of those with our executables all that a person did not write."""
-    written = users.get("runtimes", {})
+    written = table_at(users, ("runtimes",), f"{settings.config}: containerd")
     return {each.name for each in settings.handlers} | (_own_names(settings, containerd) - set(written))
 
 
@@ -406,7 +413,7 @@ def _without(containerd: Mapping[str, Any], gone: set[str]) -> Plain:
     result = dict(containerd)
     if isinstance(result.get("runtimes"), dict):
         result["runtimes"] = {name: table for name, table in result["runtimes"].items() if name not in gone}
-    if result.get("default_runtime_name") in gone:
+    if _default(result) in gone:
         del result["default_runtime_name"]
     return result
 
@@ -429,7 +436,7 @@ def _strip(settings: RuntimeSettings, document: TomlDocument, *, by_name: bool) 
         if not isinstance(containerd, dict):
             continue
         gone = names if by_name else names & _own_names(settings, containerd)
-        if containerd.get("default_runtime_name") in gone:
+        if _default(containerd) in gone:
             document.drop((*path, "default_runtime_name"))
         if at(containerd, ("default_runtime", "options", "BinaryName")) in ours:
             drop_with_empty_parents(document, (*path, "default_runtime"))
