@@ -19,8 +19,10 @@ from .hooks import Hooks
 from .layout import Entry, Layout, targets
 from .state import GpuState, Shape
 
-_BUSY_ADVICE: Final = "a client still uses the GPU; end the pods and host services that use it (nvidia-smi lists processes), "
+_BUSY_ADVICE: Final = (
+    "a client still uses the GPU; end the pods and host services that use it (nvidia-smi lists processes), "
     "and apply again"
+)
 
 
 class World(NamedTuple):
