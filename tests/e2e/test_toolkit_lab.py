@@ -84,7 +84,7 @@ async def test_each_runtime_is_configured_and_gets_its_configuration_back(runtim
             return not lab.api.list(resources.PODS, NS, labels=f"app={TOOLKIT}")["items"]
 
         await lab.wait_until(gone, timeout_s=PATIENCE_S, what="the toolkit to go")
-        stay = HANDLERS if runtime == "cri-o" else set()  # 5.4: in a file of their own, which CRI-O keeps
+        stay = HANDLERS if runtime == "cri-o" else set()  # 5.4: CRI-O is not restarted
         assert set(machine.runtime_handlers) & HANDLERS == stay
         text = machine.root.read_text(CONFIGS[runtime]) if machine.root.exists(CONFIGS[runtime]) else ""
         assert "nvidia" not in text
