@@ -13,7 +13,7 @@ import msgspec
 from ..devices.model import Gpu
 from ..devices.telemetry import Reading
 from . import fields, text, xids
-from .counters import Counter, Counters
+from .counters import Counters
 from .fields import Shown
 from .history import History
 from .sampler import GpuSample, Snapshot
@@ -130,9 +130,7 @@ def profile(gpu: Gpu, gi: int) -> str:
     return "" if device is None else str(msgspec.structs.replace(device.profile, c=device.profile.g))
 
 
-def plain(
-    shown: Sequence[Entity], counters: Counters, snapshot: Snapshot, history: History
-) -> Iterator[tuple[Counter, Family]]:
+def plain(shown: Sequence[Entity], counters: Counters, snapshot: Snapshot, history: History) -> Iterator[Family]:
     """The series of fields, in the order of the output."""
     facts = [_facts(snapshot, entity.gpu, entity.reading, history) for entity in shown]
     for counter in counters.series:
@@ -147,7 +145,7 @@ def plain(
             if value is not None:
                 attributes = _of_xid(facts[at].xid) if field is _XID_FIELD else {}
                 rows.append(Row(at, value, attributes=attributes))
-        yield counter, Family(counter.name, counter.kind, counter.help, rows)
+        yield Family(counter.name, counter.kind, counter.help, rows)
 
 
 _XID_FIELD: Final = fields.find(fields.XID_ERRORS)

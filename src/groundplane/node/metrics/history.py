@@ -38,6 +38,8 @@ class History:
     """What happened, by the GPU's UUID. Moments are monotonic seconds."""
 
     def __init__(self) -> None:
+        self.version = 0
+        """Grows with each Xid error."""
         self._xids: dict[tuple[str, Origin], deque[tuple[float, int]]] = defaultdict(lambda: deque(maxlen=KEPT))
         self._reasons: dict[str, deque[tuple[float, int]]] = defaultdict(lambda: deque(maxlen=KEPT))
         self._last: dict[str, Seen] = {}
@@ -46,6 +48,7 @@ class History:
         """Note an Xid error."""
         self._xids[uuid, origin].append((at, code))
         self._last[uuid] = Seen(code, time)
+        self.version += 1
 
     def add_reasons(self, uuid: str, bits: int, at: float) -> None:
         """Note the reasons that a sample shows."""

@@ -23,7 +23,7 @@ from .counters import Counters, CountersError
 from .families import Entity
 from .history import History, Origin
 from .mapping import PER_PROCESS, Users
-from .sampler import Sampler, Wanted, in_thread
+from .sampler import Sampler, Snapshot, Wanted, in_thread
 from .server import ScrapeError, Server
 from .settings import Settings
 from .text import Family
@@ -88,6 +88,7 @@ class Exporter:
         self._cluster = pods.Cluster(process, log, wanted)
         self._server: Server | None = None
         self._said: set[str] = set()
+        self._made: tuple[tuple[int, int, int], Snapshot, Counters, list[Entity], list[Family]] | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -352,12 +353,9 @@ class Exporter:
 
     def _document(self, uses: Sequence[mapping.Use]) -> bytes:
         snapshot, counters, wanted = self._sampler.snapshot, self._counters, self._settings
-        if reason := families.without_profiling(snapshot, counters):
-            self._say(reason)
-        shown = families.entities(snapshot, counters, self._history, wanted)
+        shown, plain = self._rows(snapshot, counters)
         world = derived.World(shown, snapshot, self._history, wanted, self._process.monotonic())
-        made = [family for _, family in families.plain(shown, counters, snapshot, self._history)]
-        made += derived.families(counters, world)
+        made = [*plain, *derived.families(counters, world)]
         users = None
         if uses:
             places = mapping.Places.of(self._sampler.gpus)
@@ -365,6 +363,16 @@ class Exporter:
             if wanted.virtual_gpus:
                 made = self._per_process(made, shown, users)
         return text.document(render(made, shown, users, self._jobs()))
+
+    def _rows(self, snapshot: Snapshot, counters: Counters) -> tuple[list[Entity], list[Family]]:
+        """What changes only when samples were taken or an error came: made once for all scrapes until then."""
+        key = (id(snapshot), id(counters), self._history.version)
+        if self._made is None or self._made[0] != key:
+            shown = families.entities(snapshot, counters, self._history, self._settings)
+            if reason := families.without_profiling(snapshot, counters):
+                self._say(reason)
+            self._made = key, snapshot, counters, shown, list(families.plain(shown, counters, snapshot, self._history))
+        return self._made[3], self._made[4]
 
     def _per_process(self, made: Sequence[Family], shown: Sequence[Entity], users: Users) -> list[Family]:
         pids = {process.pid for entity in shown for process in entity.sample.processes}

@@ -154,8 +154,9 @@ class Users:
             if use.claim is not None:
                 self._add_claimed(use, use.claim, places, slices)
             elif considered(use.resource, settings):
+                user = self._user(use)
                 for name in keys(use.device, places):
-                    self._add(name, self._user(use))
+                    self._add(name, user)
 
     def of(self, entity: Entity) -> list[User]:
         """Who uses an entity: at most one, unless each who shares has a row, or claims are told."""

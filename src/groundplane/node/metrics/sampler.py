@@ -97,6 +97,10 @@ def in_thread(work: Callable[[], T]) -> "asyncio.Future[T]":
     return outcome
 
 
+def _aged(sample: GpuSample) -> GpuSample:
+    return GpuSample(sample.gpu, sample.taken, None, why="it has given no figures for too long")
+
+
 class Sampler:
     """Keeps :attr:`snapshot` fresh. Set :attr:`wanted` and call :meth:`wake` to have other figures soon."""
 
@@ -116,19 +120,22 @@ class Sampler:
         self._versions = ("", "")
         self._p2p: Mapping[tuple[str, str], P2pStatus] = {}
         self._said: dict[str, str] = {}
+        self._snapshot: Snapshot | None = None
+        self._stale: frozenset[str] = frozenset()
         self._wake = asyncio.Event()
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
     @property
     def snapshot(self) -> Snapshot:
-        """What is known now; samples that are too old have no reading."""
+        """What is known now; samples that are too old have no reading. The same object as long as nothing changes."""
         oldest = self._process.monotonic() - max_age(self.interval_s)
-        samples = sorted(self._samples.values(), key=lambda each: each.gpu.index)
-        fresh = [
-            each if each.taken >= oldest else GpuSample(each.gpu, each.taken, None, why="stale") for each in samples
-        ]
-        return Snapshot(fresh, *self._versions, self._p2p)
+        stale = frozenset(uuid for uuid, sample in self._samples.items() if sample.taken < oldest)
+        if self._snapshot is None or self._stale != stale:
+            samples = sorted(self._samples.values(), key=lambda each: each.gpu.index)
+            fresh = [_aged(each) if each.gpu.uuid in stale else each for each in samples]
+            self._snapshot, self._stale = Snapshot(fresh, *self._versions, self._p2p), stale
+        return self._snapshot
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -169,6 +176,7 @@ class Sampler:
             )
         if self.wanted.p2p:
             await self._read_p2p()
+        self._snapshot = None
         self.passed.set()
 
     async def changed(self) -> bool:
@@ -198,6 +206,7 @@ class Sampler:
         sample = done.result()._replace(taken=self._process.monotonic())
         self._say(uuid, f"GPU {sample.gpu.index} cannot be read: {sample.why}" if sample.why else "")
         self._samples[uuid] = sample
+        self._snapshot = None
         if sample.reading is not None and sample.reading.event_reasons is not None:
             self._history.add_reasons(uuid, sample.reading.event_reasons, sample.taken)
 

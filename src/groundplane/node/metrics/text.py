@@ -17,6 +17,7 @@ CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 _BLANK_INTEGERS: Final = frozenset((*range(2147483632, 2147483636), *range(9223372036854775792, 9223372036854775796)))
 _BLANK_DOUBLES: Final = frozenset(140737488355328.0 + at for at in range(4))
 _BLANK_TEXTS: Final = frozenset(("<<<NULL>>>", "<<<NOT_FOUND>>>", "<<<NOT_SUPPORTED>>>", "<<<NOT_PERMISSIONED>>>"))
+_BLANKS: Final[frozenset[object]] = _BLANK_INTEGERS | _BLANK_DOUBLES | _BLANK_TEXTS
 """What DCGM stands for no value with."""
 
 
@@ -42,7 +43,7 @@ class Family(NamedTuple):
 
 def number(value: Value, form: Form) -> str | None:
     """How a value is printed; None for one that stands for none, or is none of Prometheus'."""
-    if value is None or value in (_BLANK_TEXTS if isinstance(value, str) else _BLANK_DOUBLES | _BLANK_INTEGERS):
+    if value is None or value in _BLANKS:
         return None
     if form is Form.INTEGER:
         return str(int(value))
