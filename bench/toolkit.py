@@ -43,6 +43,8 @@ GENERATION_LIMIT_MS, HOOKS_LIMIT_MS, SHIM_LIMIT_MS = 300.0, 15.0, 10.0
 REFERENCE_MS = 300.0
 """What NVIDIA's toolkit takes to generate a spec for 8 GPUs, as stated with the limits."""
 BARE, HOOKLESS, SHIM = "without GPU", "CDI device, hookless", "nvidia"
+PEER_HOOK = "GROUNDPLANE_PEER_CDI_HOOK"
+"""Names an `nvidia-cdi-hook` built from NVIDIA's repository: the same spec is measured with it, too."""
 IMAGE = gpuimages.Flavour("glibc", listed=True)
 
 
@@ -196,6 +198,7 @@ WAYS = (
     Way(HOOKLESS, ("bench.test/hookless=0",)),
     Way("CDI device, hooks", ("bench.test/hooks=0",), limit_ms=HOOKS_LIMIT_MS),
     Way("CDI device, hooks left out", ("bench.test/mounts=0",)),
+    *((Way("CDI device, NVIDIA's hooks", ("bench.test/peer=0",)),) if PEER_HOOK in os.environ else ()),
     Way("shim, no device asked for", handler=SHIM, limit_ms=SHIM_LIMIT_MS),
     Way(
         "shim, NVIDIA_VISIBLE_DEVICES=0",
@@ -243,11 +246,18 @@ def _containers(machine: Machine) -> None:
 
 
 async def _specs(machine: Machine) -> list[Spec]:
-    """What the ways ask for: both kinds of spec, and the one with hooks without them."""
+    """What the ways ask for: both kinds of spec, and the one with hooks without them and with NVIDIA's program."""
     process = machine.process()
     hookless, hooks = (machine.spec(process, libraries) for libraries in (Libraries.HOOKLESS, Libraries.HOOKS))
     edits = msgspec.structs.replace(hooks.container_edits, hooks=())
-    return [hookless, hooks, msgspec.structs.replace(hooks, kind="bench.test/mounts", container_edits=edits)]
+    specs = [hookless, hooks, msgspec.structs.replace(hooks, kind="bench.test/mounts", container_edits=edits)]
+    if PEER_HOOK in os.environ:
+        theirs = tuple(
+            msgspec.structs.replace(hook, path=os.environ[PEER_HOOK]) for hook in hooks.container_edits.hooks
+        )
+        edits = msgspec.structs.replace(hooks.container_edits, hooks=theirs)
+        specs.append(msgspec.structs.replace(hooks, kind="bench.test/peer", container_edits=edits))
+    return specs
 
 
 def _json(spec: Spec) -> bytes:
