@@ -204,3 +204,17 @@ async def test_8_10_nri_touches_nothing_of_the_runtime(node: Node) -> None:
     assert files(node) == before
     assert restarts(node) == 0
     assert node.exists(f"/usr/local/nvidia/toolkit/{install.SPECS}")
+
+
+@pytest.mark.parametrize(
+    "where",
+    ['[grpc]\naddress = "/run/k3s/containerd.sock"\n', "version = 4\n[plugins.'io.containerd.server.v1.grpc']\n"],
+)
+async def test_9_a_failed_restart_names_the_socket_of_the_configuration(node: Node, where: str) -> None:
+    """In either place: a person then sees that another socket is mounted than the one containerd listens on."""
+    version4 = "version = 4" in where
+    text = where + "address = '/run/k3s/containerd.sock'\n" if version4 else f"version = 2\n{where}"
+    use(node, "containerd", text)
+    mounted = {"RUNTIME_RESTART_MODE": "signal", "RUNTIME_SOCKET": "/runtime/sock-dir/containerd.sock"}
+    assert await node.start(pace=1000.0, **mounted) == 1
+    assert "names the socket /run/k3s/containerd.sock of the host: RUNTIME_SOCKET must lead" in node.process.stderr

@@ -150,10 +150,28 @@ class Toolkit:
                 process.log.info(f"The configuration of {runtime.runtime} is in force: it is not restarted")
                 return
             try:
-                await restart.restart(process, self._settings.restart, pending.clear)
+                await self._restart(runtime, pending.clear)
             except restart.RestartError:
                 pending.set()
                 raise
+
+    async def _restart(self, runtime: RuntimeSettings, begun: Callable[[], None] = lambda: None) -> None:
+        """Restart the runtime. Where that fails, the error says which socket the runtime's configuration names."""
+        try:
+            await restart.restart(self._process, self._settings.restart, begun)
+        except restart.RestartError as error:
+            if self._settings.restart.mode is not restart.Mode.SIGNAL:
+                raise
+            try:
+                named = await runtimes.socket(self._process, runtime)
+            except RuntimeConfigError:
+                raise error from None
+            if not named:
+                raise
+            raise restart.RestartError(
+                f"{error}; the configuration of {runtime.runtime} names the socket {named} of the host: "
+                "RUNTIME_SOCKET must lead to that one"
+            ) from None
 
     async def _serve(self, nri: NriSettings, stack: contextlib.AsyncExitStack) -> bool:
         """Start the NRI plugin, to be stopped with the stack; whether no signal came meanwhile."""
@@ -188,7 +206,7 @@ class Toolkit:
             return
         with _step(f"cleanup runtime {runtime.runtime}"):
             if await runtimes.revert(process, runtime):
-                await restart.restart(process, self._settings.restart)
+                await self._restart(runtime)
 
 
 async def _to_end(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
