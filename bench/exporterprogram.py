@@ -5,6 +5,7 @@ those of the shipped program.
 """
 
 import asyncio
+import gc
 import os
 import sys
 
@@ -19,4 +20,5 @@ async def run() -> int:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # as the real program's start does
     sys.exit(asyncio.run(run()))
