@@ -1,0 +1,146 @@
+"""The components that can be validated, and how one is: file away, check, file there.
+
+contracts/mig-exporter-validator.md 6.2 and 6.3. :data:`TABLE` says of each component what is checked, whether it
+applies to the node at all, which status files it owns, and whether waiting for it goes on for ever.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+
+from . import driver, layers, sandbox, workload
+from .context import Context
+from .errors import NotReady, ValidationError
+
+
+class Ready(NamedTuple):
+    """The status file that says so: one of the component's own, and its content."""
+
+    file: str
+    content: str = ""
+
+
+async def _always(_context: Context) -> bool:
+    return True
+
+
+class Component(msgspec.Struct, frozen=True):
+    """One component.
+
+    ``check`` raises :class:`~.errors.ValidationError`; ``applies`` says whether the node needs it at all: if not, its
+    files are left alone. ``files`` are deleted before each validation. ``waits``: with --with-wait, it is tried again
+    until it is valid.
+    """
+
+    check: Callable[[Context], Awaitable[Ready]]
+    files: tuple[str, ...]
+    applies: Callable[[Context], Awaitable[bool]] = _always
+    waits: bool = True
+
+
+async def _driver(context: Context) -> Ready:
+    found = await driver.check(context)
+    for extra in found.extras:
+        await run(context, extra)
+    await driver.link(context, found)
+    return Ready("driver-ready", found.text())
+
+
+async def _cuda(context: Context) -> Ready:
+    if context.settings.with_workload:
+        await workload.run(context, workload.CUDA)
+    return Ready("cuda-ready")
+
+
+async def _plugin(context: Context) -> Ready:
+    await layers.plugin(context)
+    if context.settings.with_workload:
+        await workload.run(context, workload.PLUGIN)
+    return Ready("plugin-ready")
+
+
+async def _vgpu_manager(context: Context) -> Ready:
+    return Ready("host-vgpu-manager-ready" if await sandbox.vgpu_manager(context) else "vgpu-manager-ready")
+
+
+def _simple(
+    check: Callable[[Context], Awaitable[None]],
+    file: str,
+    *,
+    applies: Callable[[Context], Awaitable[bool]] = _always,
+    waits: bool = True,
+) -> Component:
+    """A component with one file, which is empty."""
+
+    async def checked(context: Context) -> Ready:
+        await check(context)
+        return Ready(file)
+
+    return Component(checked, (file,), applies, waits)
+
+
+MODULES: Final[Mapping[str, str]] = {
+    "nvidia-fs": "nvidia_fs",
+    "gdrcopy": "gdrdrv",
+    "nvidia-peermem": "nvidia_peermem",
+}
+"""Components that are nothing but a kernel module."""
+
+TABLE: Final[Mapping[str, Component]] = {
+    "driver": Component(_driver, ("driver-ready",)),
+    "toolkit": _simple(layers.toolkit, "toolkit-ready"),
+    "cuda": Component(_cuda, ("cuda-ready",), waits=False),
+    "plugin": Component(_plugin, ("plugin-ready",), waits=False),
+    "mofed": _simple(layers.mofed, "mofed-ready", applies=layers.needs_mofed),
+    "vfio-pci": _simple(sandbox.vfio_pci, "vfio-pci-ready", applies=sandbox.passes_through, waits=False),
+    "vgpu-manager": Component(_vgpu_manager, ("vgpu-manager-ready", "host-vgpu-manager-ready"), sandbox.has_vgpus),
+    "vgpu-devices": _simple(sandbox.vgpu_devices, "vgpu-devices-ready", applies=sandbox.has_vgpus),
+    "cc-manager": _simple(layers.cc_manager, "cc-manager-ready"),
+    **{
+        name: _simple(partial(layers.require_module, module=module), f"{name}-ready")
+        for name, module in MODULES.items()
+    },
+}
+
+
+AGAIN_S: Final = 60.0
+"""What has been said of a component that is not ready is said again after so many seconds, though nothing changed."""
+
+
+async def run(context: Context, name: str) -> None:
+    """Validate a component, waiting for it if that was asked for.
+
+    Raises :class:`~.errors.ValidationError`, which then names the component.
+    """
+    component, process = TABLE[name], context.process
+    waits = context.settings.with_wait and component.waits
+    said = began = process.monotonic()
+    last = ""
+    while True:
+        try:
+            await _attempt(context, name, component)
+        except NotReady as error:
+            now = process.monotonic()
+            if not waits:
+                raise ValidationError(f"{name} validation: {error}") from error
+            if str(error) != last or now - said >= AGAIN_S:
+                said, last = now, str(error)
+                every = f"looking every {context.settings.interval_s} s"
+                process.log.warning(f"{name} is not ready after {now - began:.0f} s: {error}; {every}")
+        except ValidationError as error:
+            raise ValidationError(f"{name} validation: {error}") from error
+        else:
+            return
+        await process.sleep(context.settings.interval_s)
+
+
+async def _attempt(context: Context, name: str, component: Component) -> None:
+    if not await component.applies(context):
+        context.process.log.info(f"{name} validation is skipped on this node")
+        return
+    context.status.delete(*component.files)
+    ready = await component.check(context)
+    context.status.write(ready.file, ready.content)
+    context.process.log.info(f"{name} is valid: {context.settings.folder}/{ready.file}")
