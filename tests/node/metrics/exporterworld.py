@@ -26,7 +26,7 @@ Sample = tuple[str, Mapping[str, str], float]
 def samples(body: str) -> list[Sample]:
     """All samples, as Prometheus' own parser reads them; each name with each set of labels is there once."""
     found = [
-        (sample.name, sample.labels, sample.value)
+        (sample.name.removesuffix("_total"), sample.labels, sample.value)  # which the parser gives to counters
         for family in text_string_to_metric_families(body)
         for sample in family.samples
     ]
