@@ -182,7 +182,7 @@ class World:
 
     def pod_status(self, name: str, **status: Any) -> None:
         body = {"status": status}
-        self.api.patch(resources.PODS, name, body, NAMESPACE, type="merge", subresource="status", manager="kubelet")
+        self.api.patch(resources.PODS, name, body, ns=NAMESPACE, type="merge", subresource="status", manager="kubelet")
 
     def start_kubelet(self, phase: str = "Succeeded") -> None:
         """Let pods reach a phase as soon as they are there."""
