@@ -12,6 +12,13 @@ from typing import Any, Final, NamedTuple, Self
 import msgspec
 import yaml
 
+try:
+    from yaml import CSafeDumper as _SafeDumper
+    from yaml import CSafeLoader as _SafeLoader
+except ImportError:  # PyYAML built without libyaml
+    from yaml import SafeDumper as _SafeDumper  # type: ignore[assignment]
+    from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
+
 from .. import goyaml
 from ..devices import profiles
 from ..devices.mig import MigGpu
@@ -281,14 +288,11 @@ def _check_keys(where: str, mapping: Mapping[str, Any], known: Sequence[str], pr
 def _repeated(text: str) -> Iterator[str]:
     """Places of keys that a mapping has twice; a reader of YAML would silently take the last."""
     try:
-        node = yaml.compose(text, Loader=_LOADER)
+        node = yaml.compose(text, Loader=_SafeLoader)
     except yaml.YAMLError:  # JSON that is no YAML, such as with tabs
         return
     if node is not None:
         yield from _repeated_below("", node, frozenset())
-
-
-_LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _repeated_below(where: str, node: Any, above: frozenset[int]) -> Iterator[str]:
@@ -328,10 +332,20 @@ class _InOneLine(list[Any]):
     """A list that is written in brackets."""
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(_SafeDumper):
     """Writes as the Go program does: lists of entries below each other, lists of devices and filters in one line."""
 
 
+_NO_TEXT: Final = re.compile(r"(?i:y|n|yes|no|on|off|true|false|null)|[-+.]*[0-9][-+.0-9a-fA-FxXoO_]*")
+"""What a reader of YAML 1.1 may take for something else than a text."""
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = '"' if _NO_TEXT.fullmatch(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)  # type: ignore[no-any-return,unused-ignore]
+
+
+_Dumper.add_representer(str, _text)
 _Dumper.add_representer(
     _InOneLine, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=True)
 )
