@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import gzip
 import json
 import re
@@ -21,7 +22,8 @@ from groundplane.api.release import Release
 from groundplane.cluster.errors import ConfigError
 from groundplane.node.devices.simtelemetry import ProcessEntry
 from groundplane.node.devices.simulated import GpuEntry, Mig, TelemetryEntry
-from groundplane.node.metrics import main, webconfig
+from groundplane.node.kubeletapi.stubs import podresources_pb2 as wire
+from groundplane.node.metrics import main, server, webconfig
 
 Make = Callable[..., World]
 TEMP = "DCGM_FI_DEV_GPU_TEMP, gauge, Temperature (in C).\n"
@@ -250,6 +252,7 @@ async def test_a_gpu_is_lost_while_it_is_scraped_and_comes_back(world: Make) -> 
     assert (xid[2], xid[1]["err_msg"]) == (79, "GPU has fallen off the bus")
     (health,) = of(body, "DCGM_EXP_GPU_HEALTH_STATUS", gpu="1", health_watch="DRIVER")
     assert (health[2], health[1]["health_error_code"]) == (20, "DCGM_FR_FALLEN_OFF_BUS")
+    await here.told("ERROR_GPU_IS_LOST; it needs a reset")
     here.machine.restore(1)
     await here.scraped(lambda body: len(of(body, "DCGM_FI_DEV_GPU_TEMP")) == 3, "its return")
 
@@ -403,11 +406,11 @@ async def with_lab(objects: list[tuple[str, dict[str, Any]]]) -> Any:
     from groundplane.cluster.config import Config
     from groundplane.lab import api, http
 
-    server = api.Api()
+    made = api.Api()
     for resource, item in objects:
-        server.create(server.resource(resource), item)
-    served = await http.serve(server)
-    return server, served, lambda: Client(Config(server=served.url))
+        made.create(made.resource(resource), item)
+    served = await http.serve(made)
+    return made, served, lambda: Client(Config(server=served.url))
 
 
 def pod_object(name: str, labels: dict[str, str], node: str = "n1") -> tuple[str, dict[str, Any]]:
@@ -423,8 +426,8 @@ NAMESPACE = ("namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata":
 
 
 async def test_5_5_labels_and_uids_of_pods(world: Make) -> None:
-    server, served, client = await with_lab([NAMESPACE, pod_object("a", {"app.kubernetes.io/name": "x", "gpu": "no"})])
-    uid = server.find(server.resource("pods"), "a", "team")["metadata"]["uid"]
+    api, served, client = await with_lab([NAMESPACE, pod_object("a", {"app.kubernetes.io/name": "x", "gpu": "no"})])
+    uid = api.find(api.resource("pods"), "a", "team")["metadata"]["uid"]
     here = world(["H100"])
     here.prepare(
         *("-k", "--kubernetes-enable-pod-labels", "--kubernetes-enable-pod-uid"),
@@ -442,8 +445,8 @@ async def test_5_5_labels_and_uids_of_pods(world: Make) -> None:
 
 
 async def test_5_5_virtual_gpus_with_each_pods_part(world: Make) -> None:
-    server, served, client = await with_lab([NAMESPACE, *(pod_object(name, {}) for name in ("a", "b"))])
-    uid = server.find(server.resource("pods"), "a", "team")["metadata"]["uid"]
+    api, served, client = await with_lab([NAMESPACE, *(pod_object(name, {}) for name in ("a", "b"))])
+    uid = api.find(api.resource("pods"), "a", "team")["metadata"]["uid"]
     entry = TelemetryEntry(load=60, processes=(ProcessEntry(71, 2048, 55), ProcessEntry(72, 100, 5)))
     here = world([GpuEntry("H100", telemetry=entry), "H100"])
     process = here.prepare("-k", "--kubernetes-virtual-gpus", make_client=client)
@@ -680,3 +683,92 @@ async def test_4_debugging(world: Make) -> None:
     file = await until(lambda: next(folder.glob("metrics-*.json.gz"), None) if folder.is_dir() else None, "a dump")
     assert json.loads(gzip.decompress(file.read_bytes()))["driverVersion"] == "580.95.05"
     assert {json.loads(line)["level"] for line in process.stderr.splitlines()} <= {"INFO", "WARN", "ERROR"}
+
+
+async def test_4_a_connection_that_asks_nothing_is_cut(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "LIMIT_S", 0.2)
+    here = world(["H100"])
+    await here.start(counters=TEMP)
+    port = int(here.url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n")
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), 20) == b""
+    writer.close()
+    await here.scrape()
+    await asyncio.sleep(0.3)
+    assert (await here.get()).status == 200
+
+
+async def test_4_debug_tells_of_scrapes(world: Make) -> None:
+    here = world(["H100"])
+    await here.start("--debug", counters=TEMP)
+    await here.scrape()
+    await here.told("scrape: ")
+
+
+async def test_4_a_scrape_that_cannot_be_put_together_is_an_error_of_that_scrape(
+    world: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = world(["H100"])
+    await here.start(counters=TEMP)
+    monkeypatch.setattr(main.Exporter, "_jobs", lambda self: {}["missing"])
+    answer = await here.get()
+    assert (answer.status, await answer.text()) == (500, "the figures cannot be put together: KeyError: 'missing'\n")
+    monkeypatch.undo()
+    assert (await here.get()).status == 200
+
+
+def slice_object(name: str, *devices: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return "resourceslices", {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name},
+        "spec": {
+            "driver": "gpu.nvidia.com",
+            "nodeName": "n1",
+            "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
+            "devices": list(devices),
+        },
+    }
+
+
+def attributes(**values: str) -> dict[str, Any]:
+    return {name: {"string": value} for name, value in values.items()}
+
+
+async def test_5_5_claims_by_resource_slices(world: Make) -> None:
+    here = world([GpuEntry("H100", mig=Mig(True, ("1g.10gb",))), "H100"])
+    one, two = here.machine.read().inventory.gpus
+    mig = one.mig_devices[0]
+    devices = (
+        {"name": "gpu-1", "attributes": attributes(type="gpu", uuid=two.uuid)},
+        {
+            "name": "gpu-0-mig-7",
+            "attributes": attributes(type="mig", uuid=mig.uuid, parentUUID=one.uuid, profile="1g.10gb"),
+        },
+        {"name": "other", "attributes": attributes(type="vfio")},
+    )
+    _, served, client = await with_lab([slice_object("n1-gpus", *devices)])
+    here.prepare("-k", "--kubernetes-enable-dra", make_client=client)
+    await here.kubelet.start()
+
+    def claim(device: str) -> Any:
+        resource = wire.ClaimResource(driver_name="gpu.nvidia.com", pool_name="n1", device_name=device)
+        return wire.DynamicResource(claim_name="c", claim_namespace="team", claim_resources=[resource])
+
+    here.kubelet.pods = [
+        pod("a", claims=[claim("gpu-1")]),
+        pod("b", claims=[claim("gpu-1")]),
+        pod("m", claims=[claim("gpu-0-mig-7")]),
+    ]
+    await here.start(counters=TEMP)
+    body = await here.scraped(lambda body: "dra_claim_name" in body, "the claims")
+    found = of(body, "DCGM_FI_DEV_GPU_TEMP")
+    assert [(labels["gpu"], labels["pod"], labels.get("dra_mig_profile")) for _, labels, _ in found] == [
+        ("0", "m", "1g.10gb"),
+        ("1", "a", None),
+        ("1", "b", None),
+    ]
+    assert await here.end() == 0
+    await served.close()

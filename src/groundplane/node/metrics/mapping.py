@@ -16,7 +16,6 @@ from .settings import DEVICE_NAME, Settings
 from .text import Family, Row
 
 DRA_DRIVER: Final = "gpu.nvidia.com"
-MIG_PREFIX: Final = "nvidia.com/mig-"
 _GKE: Final = re.compile(r"(nvidia[0-9]+)(?:/gi([0-9]+))?(?:/vgpu([0-9]+))?")
 _LEGACY: Final = re.compile(r"MIG-(GPU-[0-9a-fA-F-]{36})/([0-9]+)/[0-9]+")
 
@@ -88,7 +87,11 @@ def key(entity: Entity, settings: Settings) -> str:
 
 def considered(resource: str, settings: Settings) -> bool:
     """Whether a resource's devices are GPUs."""
-    return resource == names.GPU_RESOURCE or resource.startswith(MIG_PREFIX) or resource in settings.resource_names
+    return (
+        resource == names.GPU_RESOURCE
+        or resource.startswith(names.MIG_RESOURCE_PREFIX)
+        or resource in settings.resource_names
+    )
 
 
 def keys(device: str, places: Places) -> list[str]:

@@ -21,6 +21,8 @@ T = TypeVar("T")
 MAX_AGE_S: Final = 600.0
 """The oldest sample that is shown, unless the interval itself is longer."""
 _SLACK_S: Final = 5.0
+_GONE: Final = frozenset({15, 16})
+"""NVML's errors of a GPU that is lost, or waits for a reset (7)."""
 
 
 class GpuSample(NamedTuple):
@@ -66,7 +68,8 @@ def read(telemetry: Telemetry, gpu: Gpu, wanted: Wanted) -> GpuSample:
         }
         processes = telemetry.processes(gpu.uuid) if wanted.processes else ()
     except DeviceError as error:
-        return GpuSample(gpu, 0.0, None, why=str(error))
+        advice = "; it needs a reset (nvidia-smi -r), or else the node a restart" if error.code in _GONE else ""
+        return GpuSample(gpu, 0.0, None, why=f"{error}{advice}")
     return GpuSample(gpu, 0.0, reading, instances, processes)
 
 

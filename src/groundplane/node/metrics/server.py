@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
+from weakref import WeakSet
 
 from aiohttp import web
 
@@ -59,6 +60,9 @@ class Server:
             app.router.add_get("/debug/stacks", self._stacks)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         self._tls = config.tls
+        self._listening: asyncio.Server | None = None
+        self._spoken: WeakSet[asyncio.BaseTransport] = WeakSet()
+        """Connections over which something was asked."""
 
     def configure(self, config: WebConfig) -> None:
         """Let in whom a web config names from now on. Whether TLS is spoken stays as it was."""
@@ -68,16 +72,33 @@ class Server:
     async def start(self, host: str | None, port: int) -> int:
         """Begin to serve; the port. OSError if it is taken."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, ssl_context=self._tls)
-        await site.start()
-        return int(self._runner.addresses[0][1])
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_server(self._connection, host, port, ssl=self._tls)
+        return int(self._listening.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """End."""
+        if self._listening is not None:
+            self._listening.close()
         await self._runner.cleanup()
+
+    def _connection(self) -> asyncio.Protocol:
+        """A new connection; one over which nothing is asked in time is cut."""
+        assert self._runner.server is not None
+        handler = self._runner.server()
+
+        def check() -> None:
+            transport = handler.transport
+            if transport is not None and transport not in self._spoken:
+                transport.abort()
+
+        asyncio.get_running_loop().call_later(LIMIT_S, check)
+        return handler
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.transport is not None:
+            self._spoken.add(request.transport)
         if not await self.gate.admits(request.headers.get("Authorization")):
             answer: web.StreamResponse = web.Response(
                 status=401, text="Unauthorized\n", headers={"WWW-Authenticate": "Basic"}
