@@ -22,7 +22,7 @@ var comparisons = map[string]compare{
 	"cuda":   compareVersions,
 	"driver": compareVersions,
 	"arch":   compareVersions,
-	"brand":  func(have, want string) (int, error) { return strings.Compare(have, want), nil },
+	"brand":  compareBrands,
 }
 
 // operators with the longer ones first.
@@ -145,6 +145,11 @@ func (p Properties) String() string {
 		all = append(all, name+"="+p[name])
 	}
 	return strings.Join(all, ", ")
+}
+
+// compareBrands ignores case: the driver says Tesla or Nvidia, images say tesla and nvidia.
+func compareBrands(have, want string) (int, error) {
+	return strings.Compare(strings.ToLower(have), strings.ToLower(want)), nil
 }
 
 type version [3]uint64

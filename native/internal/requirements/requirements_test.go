@@ -42,6 +42,16 @@ func TestEveryOperator(t *testing.T) {
 	}
 }
 
+func TestBrandsAreComparedWithoutCase(t *testing.T) {
+	for condition, met := range map[string]bool{
+		"brand=tesla": true, "brand=TESLA": true, "brand!=tesla": false, "brand=geforce": false, "brand!=geforce": true,
+	} {
+		if err := Check([]string{condition}, Properties{"brand": "Tesla"}); (err == nil) != met {
+			t.Errorf("%s with Tesla: %v", condition, err)
+		}
+	}
+}
+
 func TestAnUnmetRequirementSaysWhatThereIs(t *testing.T) {
 	err := Check([]string{"cuda>=13 driver>600"}, Properties{"cuda": "12.4", "driver": "550.1"})
 	if err == nil || !strings.Contains(err.Error(), "cuda>=13 or driver>600 (this node: cuda=12.4, driver=550.1)") {
