@@ -126,6 +126,17 @@ async def test_1_9_1_10_applying(node, gpus, entries, after) -> None:
     assert found.machine.file.stat().st_mtime_ns == before, "what is applied is left alone"
 
 
+async def test_gpus_that_the_layout_is_not_about_are_told_and_left_alone(node) -> None:
+    found = node(on(A100, "1g.5gb"), on(A100, "7g.40gb"), H100)
+    await apply(found, entry("2g.10gb:1", (0,)))
+    assert found.configs() == [{"2g.10gb": 1}, {"7g.40gb": 1}, {}]
+    assert [each.split(" is matched")[0] for each in found.warned] == [
+        "GPU 1 (NVIDIA A100-SXM4-40GB, 00000000:18:00.0)",
+        "GPU 2 (NVIDIA H100 80GB HBM3, 00000000:20:00.0)",
+    ]
+    assert not applied(found, entry("2g.10gb:1", (0,)))
+
+
 async def test_gpus_that_match_are_left_alone(node) -> None:
     found = node(on(A100, "1g.5gb", busy=True), on(A100, "1g.5gb"))
     await apply(found, entry("1g.5gb:1", (0,)), entry("2g.10gb:1", (1,)))
@@ -176,7 +187,7 @@ async def test_1_9_random_layouts_one_after_the_other(tmp_path, name: str) -> No
         ([on(A100, "1g.5gb"), on(H100, "7g.80gb")], [entry("1g.10gb:5")], "room for 4 x 1"),
         ([A100], [entry("0g.0gb:1")], "0g.0gb is no profile of this GPU"),
         ([on(A100, "1g.5gb"), T4], [entry("1g.5gb:2", (0, 1))], "cannot set MIG mode on non MIG-capable GPU: GPU 1"),
-        ([on(A100, "1g.5gb"), A100], [entry("1g.5gb:2", (0,))], "selected configuration not currently applied"),
+        ([on(A100, "1g.5gb"), A100], [entry("1g.5gb:2", (7,))], "selected configuration not currently applied"),
         ([on(A100, "1g.5gb")], [entry("1g.5gb:2", filters=("junk",))], "selected configuration not currently applied"),
     ],
 )

@@ -89,9 +89,13 @@ class LayoutChange:
         self._skip_reset = skip_reset
 
     def check(self, *, mode_only: bool) -> None:
-        """Whether each GPU can be as wanted, and the layout is about all of them."""
-        if not mode_only:
-            compare.require(compare.uncovered(self._layout, state.read(self._world.control)))
+        """Whether each GPU can be as wanted, and the layout is about any; those it is not about are told."""
+        states = state.read(self._world.control)
+        left_out = compare.uncovered(self._layout, states)
+        if not mode_only and len(left_out) == len(states):
+            compare.require(left_out)
+        for text in left_out:
+            self._world.warn(f"{text}; it is left as it is")
         for found, entry in self._wanted():
             if found.modes is None and entry.enabled and entry.explicit:
                 raise MigError(
@@ -116,8 +120,9 @@ class LayoutChange:
             compare.require(self.mode_differences())
 
     def config_differences(self) -> tuple[str, ...]:
-        """What differs in instances."""
-        return compare.config(self._layout, state.read(self._world.control))
+        """What differs in instances, on the GPUs that the layout is about."""
+        states = state.read(self._world.control)
+        return compare.config(self._layout, compare.covered(self._layout, states))
 
     async def apply_config(self) -> None:
         """Make the instances as wanted, on the GPUs where they differ."""

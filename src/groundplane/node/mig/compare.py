@@ -29,8 +29,14 @@ def config(layout: Layout, states: Sequence[GpuState]) -> tuple[str, ...]:
     return tuple(text for state in states for text in _config(wanted.get(state.gpu.index), state))
 
 
+def covered(layout: Layout, states: Sequence[GpuState]) -> tuple[GpuState, ...]:
+    """The GPUs that the layout is about."""
+    wanted = targets(layout, [state.gpu for state in states])
+    return tuple(state for state in states if state.gpu.index in wanted)
+
+
 def uncovered(layout: Layout, states: Sequence[GpuState]) -> tuple[str, ...]:
-    """The GPUs that the layout is not about, with which it can never be said to be applied."""
+    """The GPUs that the layout is not about, with which asserting it always fails, a line each."""
     wanted = targets(layout, [state.gpu for state in states])
     return tuple(_unmatched(state) for state in states if state.gpu.index not in wanted)
 

@@ -220,7 +220,7 @@ class _Invocation:
         else:
             content = self._read("config file", name)
         found = layout.select(layout.parse(content, name), self._values["selected_config"])
-        if self._values.options is _OPTIONS["assert"] and self._values["valid_config"]:
+        if self._values.found.get("valid_config"):
             for text in layout.warnings(found):
                 self._process.log.warning(text)
         return found
