@@ -183,7 +183,7 @@ class Stage:
             self._starting.append(range(before, self.audited()))
 
     def forbidden(self, since: int = 0) -> list[str]:
-        """Requests that a ready API server refused to the operator or an operand, from this line of the audit log on."""
+        """Requests that a ready API server refused the operator or an operand, from this line of the audit log on."""
         return [
             f"{event['user']['username']} {event['verb']} {event['requestURI']}: {event['responseStatus']['message']}"
             for number, event in enumerate(map(json.loads, self._audit()[since:]), since)
