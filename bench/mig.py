@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from groundplane.node.devices import models, profiles, simulated
+from groundplane.node.devices import profiles, simulated
 from groundplane.node.devices.mig import InstanceProfile
 from groundplane.node.devices.model import Profile
 from groundplane.node.mig import change, compare, layout, planner, state

@@ -395,6 +395,25 @@ def test_what_is_printed_is_read_back(description: simfile.Description) -> None:
     assert [card.gpu.index for card in machine.cards.values()] == list(range(len(machine.cards)))
 
 
+def test_a_full_disk_leaves_mig_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "gpus.yaml"
+    Machine.create(file, describe("h", [GpuEntry("H100", mig=Mig(True, ("1g.10gb",)))], "580.126.20"))
+    source = SimulatedSource(file, library=lambda: True, loaded=lambda: True)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with source:
+        control = source.mig()
+        (gpu,) = control.gpus()
+        before = control.instances(gpu.uuid)
+        with monkeypatch.context() as patched:
+            patched.setattr(simulated, "write_atomic", full)
+            with pytest.raises(simulated.FileError, match=r"cannot be written: \[Errno 28\] No space left on device"):
+                control.destroy_compute_instance(gpu.uuid, before[0].id, 0)
+        assert control.instances(gpu.uuid) == before
+
+
 # --- its page ---------------------------------------------------------------------------------------------------------
 
 PAGE = Path(__file__).parents[3] / "docs/reference/simulated-devices.md"

@@ -81,6 +81,13 @@ class _File:
             raise FileError(str(self._outcome))
         return self._outcome
 
+    def change(self, how: Callable[[SimulatedMachine], Description]) -> None:
+        """Replace the description by what is made of the present one, which need not be read again for it."""
+        machine = Machine(self.path)
+        with machine._locked():
+            self._outcome = machine._write(how(self.read()))
+            self._stamp = self.stamp()
+
     def stamp(self) -> tuple[int, int, int] | None:
         """Differs whenever the file has changed; None if there is none."""
         try:
@@ -192,7 +199,10 @@ class SimulatedSource:
     def change(self, how: Callable[[SimulatedMachine], Description]) -> None:
         """Change the machine's file in one step. Raises :class:`~.source.DeviceError`."""
         self._machine("changing MIG")
-        Machine(self._file.path).change(how)
+        try:
+            self._file.change(how)
+        except OSError as error:
+            raise FileError(f"file of simulated GPUs {self._file.path} cannot be written: {error}") from error
 
     def _machine(self, doing: str) -> SimulatedMachine:
         if not self._opened:
