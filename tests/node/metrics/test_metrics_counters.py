@@ -130,6 +130,8 @@ def test_5_2_other_ids() -> None:
         ("DCGM_FI_PROF_TENSOR_UTIL_RATIO", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"),
         ("DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
         ("DCGM_FI_DEV_XID_ERROR", "DCGM_FI_DEV_XID_ERRORS"),
+        ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"),
+        ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"),
         ("dcgm_gpu_temp", "dcgm_gpu_temp"),
         ("dcgm_gpu_utilization", "dcgm_gpu_utilization"),
         ("dcgm_fi_prof_gr_engine_active", "dcgm_fi_prof_gr_engine_active"),

@@ -265,6 +265,17 @@ async def test_it_begins_with_a_lost_gpu(world: Make) -> None:
     await here.told("GPU 0: ERROR_GPU_IS_LOST")
 
 
+async def test_a_driver_that_fails_is_looked_for_again(world: Make) -> None:
+    here = world(["H100"])
+    await here.start(counters=TEMP)
+    here.machine.fail_library("ERROR_UNKNOWN")
+    await here.told("the driver cannot be asked which GPUs there are: ")
+    here.machine.set_telemetry(0, values={"gpuTempC": 77})
+    here.machine.fail_library(None)
+    await here.scraped(lambda body: of(body, "DCGM_FI_DEV_GPU_TEMP")[0][2] == 77, "the driver's return")
+    await here.told("over: the driver cannot be asked")
+
+
 async def test_a_scrape_never_waits_for_a_gpu_and_stale_values_are_dropped(world: Make, monkeypatch: Any) -> None:
     monkeypatch.setattr("groundplane.node.metrics.sampler._SLACK_S", 0.3)
     here = world(["H100"] * 2)
@@ -631,10 +642,26 @@ async def test_4_tls(world: Make) -> None:
     process.write("/etc/web/tls.crt", certificate)
     process.write("/etc/web/web.yaml", "tls_server_config: {cert_file: tls.crt, key_file: tls.key}\n")
     await here.start(counters=TEMP)
+    here.url = here.url.replace("http:", "https:")
+    assert (await here.get(ssl=_trusting(certificate))).status == 200
+    key, other = _certificate(here.folder)
+    process.write("/etc/web/tls.key", key)
+    process.write("/etc/web/tls.crt", other)
+    deadline = asyncio.get_running_loop().time() + 20
+    while True:  # the new certificate is shown to new connections
+        async with aiohttp.ClientSession() as session:
+            with contextlib.suppress(aiohttp.ClientSSLError):
+                async with session.get(here.url + "/health", ssl=_trusting(other)) as answer:
+                    assert answer.status == 200
+                    return
+        assert asyncio.get_running_loop().time() < deadline, here.process.stderr
+        await asyncio.sleep(0.05)
+
+
+def _trusting(certificate: str) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=certificate)
     context.check_hostname = False
-    here.url = here.url.replace("http:", "https:")
-    assert (await here.get(ssl=context)).status == 200
+    return context
 
 
 def _certificate(folder: Path) -> tuple[str, str]:

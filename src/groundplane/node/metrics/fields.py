@@ -67,7 +67,7 @@ class Field(NamedTuple):
     modern: str = ""
     """DCGM 4.6's name."""
     legacy: str = ""
-    """The exporter's first name."""
+    """An older name, by which the series is still called where the counters file does."""
 
     @property
     def profiling(self) -> bool:
@@ -160,7 +160,7 @@ FIELDS: Final = (
     _text("VBIOS_VERSION", 85, "vbios"),
     _int("SM_CLOCK", 100, "sm_clock_mhz", legacy="dcgm_sm_clock"),
     _int("MEM_CLOCK", 101, "mem_clock_mhz", legacy="dcgm_memory_clock"),
-    _int("CLOCKS_EVENT_REASONS", 112, "event_reasons", "CLOCK_THROTTLE_REASONS"),
+    _int("CLOCKS_EVENT_REASONS", 112, "event_reasons", legacy="DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"),
     _int("MEMORY_TEMP", 140, "memory_temp_c", "MEMORY_TEMP_CELSIUS", "dcgm_memory_temp"),
     _int("GPU_TEMP", 150, "gpu_temp_c", "GPU_TEMP_CELSIUS", "dcgm_gpu_temp"),
     Field(
@@ -275,7 +275,7 @@ def find(name: str) -> Field | None:
 
 
 def series(name: str, field: Field) -> str:
-    """What the series of a field is called: as dashboards know it, or as the exporter's first version called it."""
+    """What the series of a field is called: as dashboards know it, or by an older name that the file asks for."""
     return name if name == field.legacy else field.name
 
 

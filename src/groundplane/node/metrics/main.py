@@ -10,12 +10,14 @@ import contextlib
 import importlib.resources
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from .. import watch
 from ..devices.source import DeviceError, EventKind, Source, Watch
+from ..devices.telemetry import QUANTITIES, Reading
 from ..options import Leave
-from ..process import ENDING, Log, Process, wait_any
+from ..process import ENDING, Log, Process, unless_signalled, wait_any
 from . import counters as wanted_series
 from . import derived, dump, families, fields, jobs, kernellog, mapping, pods, text, webconfig
 from . import settings as options
@@ -107,10 +109,11 @@ class Exporter:
             for work in self._works():
                 background.start(work())
             await self._first_samples()
-            self._server = Server(self, self._web_config(), debug=self._settings.pprof)
+            config = self._web_config()
+            self._server = Server(self, config, debug=self._settings.pprof)
             stack.push_async_callback(self._server.stop)
             await self._serve(self._server)
-            await wait_any(self._until_told(), background.failure())
+            await wait_any(self._until_told(config.certificate or ()), background.failure())
 
     def _works(self) -> list[Callable[[], Work]]:
         works: list[Callable[[], Work]] = [self._sampler.run, self._hear_driver, self._hear_kernel]
@@ -153,22 +156,26 @@ class Exporter:
 
     # --- reloading ----------------------------------------------------------------------------------------------------
 
-    async def _until_told(self) -> None:
+    async def _until_told(self, certificate: Sequence[Path]) -> None:
         """Reload on SIGHUP or when a file changes, until a signal asks for the end."""
-        files = [self._settings.collectors, *filter(None, [self._settings.web_config_file])]
-        async with watch.paths(*(self._process.path(file) for file in files)) as changes:
+        named = [self._settings.collectors, *filter(None, [self._settings.web_config_file])]
+        async with watch.paths(*map(self._process.path, named), *certificate) as changes:
             while True:
                 if await self._told(changes):
                     return
                 changes.drain()
-                await self._reload()
                 began = self._process.monotonic()
-                while (left := began + RELOAD_PAUSE_S - self._process.monotonic()) > 0:
+                number = await unless_signalled(self._process, self._reload())
+                while number is None and (left := began + RELOAD_PAUSE_S - self._process.monotonic()) > 0:
                     number = await self._process.signal(left)
-                    if number in ENDING:
-                        return
-                    if number is not None:  # one more reload follows
-                        changes.overflow()
+                if number in ENDING:
+                    return
+                if number is not None:  # one more reload follows, in time
+                    await self._pause_until(began + RELOAD_PAUSE_S)
+                    changes.overflow()
+
+    async def _pause_until(self, moment: float) -> None:
+        await self._process.sleep(max(moment - self._process.monotonic(), 0.0))
 
     async def _told(self, changes: watch.Changes) -> bool:
         """Wait for a reason to reload; True if it is one to end."""
@@ -281,6 +288,8 @@ class Exporter:
         except DeviceError as error:
             self._say(f"the driver tells no Xid errors: {error}")
             return
+        for uuid, reason in events.failed.items():
+            self._say(f"GPU {uuid} tells no Xid errors: {reason}")
         try:
             await wait_any(self._note(events), self._until_other(uuids))
         except DeviceError as error:
@@ -436,12 +445,18 @@ class Exporter:
                     "uuid": sample.gpu.uuid,
                     "ageS": round(self._process.monotonic() - sample.taken, 3),
                     "why": sample.why,
+                    "figures": _figures(sample.reading),
                     "absent": dict(sample.reading.absent) if sample.reading is not None else {},
-                    "instances": sorted(sample.instances),
+                    "instances": {gi: _figures(reading) for gi, reading in sorted(sample.instances.items())},
                 }
                 for sample in snapshot.samples
             ],
         }
+
+
+def _figures(reading: Reading | None) -> dict[str, object]:
+    found = {name: getattr(reading, name, None) for name in QUANTITIES}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def render(

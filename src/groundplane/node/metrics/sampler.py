@@ -226,6 +226,7 @@ class Sampler:
             survey, nvml_version, self._telemetry = looking.result()
         except DeviceError as error:
             self._say("survey", f"the driver cannot be asked which GPUs there are: {error}")
+            self._let_go()
             return self.gpus
         self._say("survey", "; ".join(survey.failed.values()))
         inventory = survey.inventory
@@ -272,11 +273,18 @@ class Sampler:
         elif before:
             self._log.info(f"over: {before}")
 
+    def _let_go(self) -> None:
+        """Close the driver's library; the next look opens it again, and finds another driver that may have come."""
+        if self._pending:
+            return
+        telemetry, self._telemetry = self._telemetry, None
+        if telemetry is not None:
+            telemetry.close()
+        self._source.close()
+
     def close(self) -> None:
         """Give everything back, unless the driver still holds one of our threads."""
         if self._pending or self._surveying is not None:
             self._log.warning("the driver has not answered all questions; it is left as it is")
             return
-        if self._telemetry is not None:
-            self._telemetry.close()
-        self._source.close()
+        self._let_go()

@@ -49,6 +49,7 @@ class Server:
     """The server; :attr:`gate` and :attr:`headers` can be replaced while it serves."""
 
     def __init__(self, exporter: Exporter, config: WebConfig, *, debug: bool) -> None:
+        self._tls = config.tls
         self.configure(config)
         self._exporter = exporter
         app = web.Application(middlewares=[self._guard])
@@ -59,13 +60,14 @@ class Server:
             app.router.add_get("/debug/state", self._state)
             app.router.add_get("/debug/stacks", self._stacks)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-        self._tls = config.tls
         self._listening: asyncio.Server | None = None
         self._spoken: WeakSet[asyncio.BaseTransport] = WeakSet()
         """Connections over which something was asked."""
 
     def configure(self, config: WebConfig) -> None:
-        """Let in whom a web config names from now on. Whether TLS is spoken stays as it was."""
+        """Let in whom a web config names, and show its certificate, from now on. Whether TLS is spoken stays."""
+        if self._tls is not None and config.certificate is not None:
+            self._tls.load_cert_chain(*config.certificate)
         self.gate = Gate(config.users)
         self.headers = dict(config.headers)
 

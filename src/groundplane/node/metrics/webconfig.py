@@ -66,6 +66,8 @@ class WebConfig(msgspec.Struct, frozen=True):
     """How to serve: with TLS if there is a context, to whom, and with which further headers."""
 
     tls: ssl.SSLContext | None = None
+    certificate: tuple[Path, Path] | None = None
+    """The files of certificate and key."""
     users: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}
 
@@ -85,8 +87,13 @@ def load(file: Path, name: str) -> WebConfig:
         ) from error
     for user, hashed in found.basic_auth_users.items():
         _check_hash(name, user, hashed)
-    tls = None if found.tls_server_config is None else _context(found.tls_server_config, file.parent, name)
-    return WebConfig(tls, found.basic_auth_users, found.http_server_config.headers)
+    tls = found.tls_server_config
+    return WebConfig(
+        tls=None if tls is None else _context(tls, file.parent, name),
+        certificate=None if tls is None else (file.parent / tls.cert_file, file.parent / tls.key_file),
+        users=found.basic_auth_users,
+        headers=found.http_server_config.headers,
+    )
 
 
 def _context(wanted: _Tls, folder: Path, name: str) -> ssl.SSLContext:
