@@ -85,7 +85,7 @@ def test_processes_are_told_by_their_argv() -> None:
         async def program(process: OwnProcess) -> int:
             while True:
                 found = {each.pid: each.argv for each in process.processes()}
-                if found[child.pid][0] == "nvidia-device-plugin":
+                if found[child.pid][:1] == ("nvidia-device-plugin",):
                     break
                 await asyncio.sleep(0.01)
             process.kill(child.pid, signal.SIGTERM)
@@ -107,6 +107,12 @@ def test_a_simulated_machine_has_its_kernel_below_its_folder(tmp_path: Path) -> 
         (tmp_path / "driver").mkdir()
         (tmp_path / "driver/dev").symlink_to("/dev")
         assert process.path(f"{tmp_path}/driver/dev/nvidia0") == tmp_path / "dev/nvidia0"
+        assert process.path("/dev") == process.path("/host/dev") == tmp_path / "dev"
+        assert process.path("/dev/gdrdrv") == Path("/dev/gdrdrv")
+        (tmp_path / "dev").mkdir()
+        (tmp_path / "dev/gdrdrv").touch()
+        assert process.path("/dev/gdrdrv") == process.path("/host/dev/gdrdrv") == tmp_path / "dev/gdrdrv"
+        assert process.path("/host/etc") == Path("/host/etc")
         assert process.release is Release.V26_3
         return 0
 
