@@ -9,8 +9,9 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import tomllib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -2404,3 +2405,447 @@ async def test_7_3_a_missing_socket_fails_the_start(toolkits: Toolkits, machine:
 async def test_4_3_nri_is_ignored_without_a_daemon(toolkits: Toolkits, machine: Machine) -> None:
     await toolkits.once(env=NRI_ENV)
     assert machine.there(DROP_IN)
+
+
+# --- more of 6 --------------------------------------------------------------------------------------------------------
+
+
+def test_6_1_where_the_bundle_is(shim: Shim) -> None:
+    for words in (
+        ["create", f"--bundle={shim.bundle}", "id"],
+        ["create", "-b", str(shim.bundle), "id"],
+        ["--log-format", "json", "--log", "/l", "create", "--console-socket", "/c", "-bundle", str(shim.bundle), "id"],
+    ):
+        shim.write("NVIDIA_VISIBLE_DEVICES=0")
+        before = shim.text()
+        shim.run(*words)
+        assert shim.given.read_text().splitlines() == words
+        assert shim.text() != before, words
+
+
+def test_6_2_privileged_is_what_the_bounding_set_says(shim: Shim) -> None:
+    shim.set(top="accept-nvidia-visible-devices-envvar-when-unprivileged = false")
+    shim.write("NVIDIA_VISIBLE_DEVICES=0")
+    document = json.loads(shim.text())
+    document["process"]["capabilities"] = {"bounding": ["CAP_CHOWN"], "effective": ["CAP_SYS_ADMIN"]}
+    (shim.bundle / "config.json").write_text(json.dumps(document))
+    shim.run()
+    assert shim.env() == []
+    del document["process"]["capabilities"]
+    (shim.bundle / "config.json").write_text(json.dumps(document))
+    shim.run()
+    assert shim.env() == []
+
+
+@pytest.mark.parametrize(
+    ("said", "legacy"),
+    [
+        ("", True),
+        ("all", True),
+        ("compute,utility", True),
+        ("compute, video", None),
+        ("graphics,display,ngx,compat32", True),
+        ("compute,nonsense", False),
+    ],
+)
+def test_6_3_capabilities(shim: Shim, said: str, legacy: bool | None) -> None:
+    env = ["NVIDIA_VISIBLE_DEVICES=0", *([f"NVIDIA_DRIVER_CAPABILITIES={said}"] if said else [])]
+    for mode in ("cdi", "jit-cdi", "auto"):
+        shim.set(mode)
+        shim.write(*env)
+        shim.run()
+    shim.set("legacy")
+    shim.write(*env)
+    if legacy is not None:
+        shim.run(ok=legacy)
+
+
+def test_6_3_what_the_node_supports(shim: Shim) -> None:
+    shim.set("legacy", top='supported-driver-capabilities = "compute,utility"')
+    shim.write("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=graphics")
+    shim.run(ok=False)
+    shim.write("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all")
+    shim.run()
+
+
+def test_4_6_ldconfig_of_the_container_is_refused(shim: Shim) -> None:
+    shim.set("legacy", more='[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"')
+    shim.write("NVIDIA_VISIBLE_DEVICES=0")
+    shim.run(ok=False)
+    allowed = "\n[features]\nallow-ldconfig-from-container = true"
+    shim.set("legacy", more=f'[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"{allowed}')
+    shim.run()
+
+
+# --- more of 3 --------------------------------------------------------------------------------------------------------
+
+
+async def test_3_2_mig_by_older_names(driven: Machine) -> None:
+    driven.gpus({}, MIG)
+    caps = [
+        f"gpu1/gi{gi}/{name} {gi * 2 + add}" for gi in range(7, 15) for add, name in enumerate(("access", "ci0/access"))
+    ]
+    for minor in range(14, 30):
+        driven.node(f"/dev/nvidia-caps/nvidia-cap{minor}", 511, minor, 0o666)
+    driven.proc("/proc/driver/nvidia-caps/mig-minors", "\n".join(caps))
+    for device_id in (f"MIG-{UUIDS[1]}/7/0", "1:0"):
+        spec = await generated(driven, f"--device-id={device_id}", "--device-name-strategy=index")
+        assert names(spec) == ["1:0", "all"]
+        assert paths(device(spec, "1:0")) == [
+            "/dev/nvidia1",
+            "/dev/nvidia-caps/nvidia-cap14",
+            "/dev/nvidia-caps/nvidia-cap15",
+        ]
+    for bad in (f"MIG-{UUIDS[1]}/1/0", f"MIG-{UUIDS[0]}/7/0", "1:7", "1", UUIDS[1]):
+        assert (await command(driven, "cdi", "generate", f"--device-id={bad}")).code == 1, bad
+
+
+async def test_3_4_version_by_the_libraries_and_their_places(machine: Machine) -> None:
+    """Without NVML the version is the suffix of libcuda, then of libnvidia-ml."""
+    machine.node("/dev/nvidia0", 195, 0)
+    process = await command(machine, "cdi", "generate", "--mode=management")
+    assert process.code == 1
+    for folder, name in (
+        ("/usr/lib64", "libnvidia-ml.so.570.1"),
+        ("/lib/aarch64-linux-gnu/nvidia/current", "libcuda.so.570.2.3"),
+    ):
+        machine.file(f"{folder}/{name}")
+        machine.devices.unlink(missing_ok=True)
+        found = targets(await generated(machine, "--mode=management"))
+        assert f"{folder}/{name}" in found
+    assert "/usr/lib64/libnvidia-ml.so.570.1" not in found
+
+
+async def test_3_4_vdpau_firmware_and_configuration(driven: Machine) -> None:
+    driven.file(f"{LIBS}/vdpau/libvdpau_nvidia.so.{VERSION}")
+    driven.file("/custom/nvidia/580.95.05/gsp_x.bin")
+    driven.file("/data/egl/egl_external_platform.d/15_nvidia_gbm.json")
+    driven.file("/data/vulkan/icd.d/nvidia_icd.json")
+    shutil.rmtree(driven.root / "usr/share/vulkan", ignore_errors=True)
+    shutil.rmtree(driven.root / "etc/vulkan", ignore_errors=True)
+    driven.proc("/sys/module/firmware_class/parameters/path", "/custom\n")
+    spec = await generated(driven, XDG_DATA_DIRS="/data:/usr/share")
+    found = {each["containerPath"]: each["hostPath"] for each in spec["containerEdits"]["mounts"]}
+    assert f"{LIBS}/vdpau/libvdpau_nvidia.so.{VERSION}" in found
+    assert "/custom/nvidia/580.95.05/gsp_x.bin" in found
+    assert "/data/egl/egl_external_platform.d/15_nvidia_gbm.json" in found.values()
+    assert found["/etc/vulkan/icd.d/nvidia_icd.json"] == "/data/vulkan/icd.d/nvidia_icd.json"
+    assert f"{LIBS}/vdpau" in hook_args(spec)["update-ldcache"]
+
+
+async def test_3_4_shared_memory_of_mps(driven: Machine) -> None:
+    (driven.root / "tmp/nvidia-mps").mkdir(parents=True)
+    (mount,) = [
+        each
+        for each in (await generated(driven))["containerEdits"]["mounts"]
+        if each["containerPath"] == "/tmp/nvidia-mps"
+    ]
+    assert mount["options"] == ["nosuid", "nodev", "rbind", "rprivate", "noexec"]
+    spec = await generated(driven, "--feature-flag=disable-ipc-discoverer")
+    assert "/tmp/nvidia-mps" not in targets(spec)
+
+
+async def test_3_6_what_is_common_leaves_the_devices(machine: Machine) -> None:
+    """Unless that would leave a device empty: here its only node is a control node's."""
+    driverroots.make(machine.root, VERSION, driverroots.Kind.RHEL)
+    machine.gpus({}, {})
+    machine.nodes(gpus=2)
+    spec = await generated(machine)
+    common = set(paths(spec["containerEdits"]))
+    for each in spec["devices"]:
+        assert not common & set(paths(each["containerEdits"]))
+        assert "env" not in each["containerEdits"]
+    whole = json.dumps(spec)
+    assert (await generated(machine, "--format=yaml")) == json.loads(whole)
+
+
+async def test_3_1_auto(machine: Machine) -> None:
+    """WSL has /dev/dxg and its library; with NVML the mode is nvml all the same."""
+    driverroots.make(machine.root, VERSION, driverroots.Kind.UBUNTU)
+    machine.gpus({})
+    machine.nodes()
+    spec = await generated(machine, "--mode=auto")
+    assert "0" in names(spec)
+    assert await generated(machine, "--discovery-mode=nvml") == spec
+    assert await generated(machine, NVIDIA_CTK_CDI_GENERATE_MODE="nvml") == spec
+
+
+async def test_3_9_the_driver_root_of_the_configuration(machine: Machine) -> None:
+    driverroots.make(machine.root / "drv", VERSION, driverroots.Kind.CONTAINER)
+    machine.gpus({})
+    machine.nodes("/drv/dev")
+    machine.file("/etc/nvidia-container-runtime/config.toml", '[nvidia-container-cli]\nroot = "/drv"\n')
+    spec = await generated(machine)
+    assert device(spec, "0")["deviceNodes"][0]["hostPath"] == "/drv/dev/nvidia0"
+    machine.file("/c.toml", "")
+    process = await command(machine, "cdi", "generate", env={"NVIDIA_CTK_CONFIG_FILE_PATH": "/c.toml"})
+    assert "/drv" not in process.stdout
+
+
+async def test_3_9_list_by_its_variable(machine: Machine) -> None:
+    machine.file("/a/x.json", json.dumps(document()))
+    machine.file("/b/x.json", json.dumps(document(kind="b.com/b")))
+    process = await command(machine, "cdi", "list", env={"NVIDIA_CTK_CDI_SPEC_DIRS": "/a,/b"})
+    assert process.stdout.splitlines() == ["b.com/b=dev", "vendor.com/class=dev"]
+
+
+# --- more of 4 and 5 --------------------------------------------------------------------------------------------------
+
+
+async def test_3_5_the_operands_hooks(toolkits: Toolkits, operand: Machine) -> None:
+    await toolkits.once(env={**OPERATOR, "CDI_LIBRARIES": "hooks"})
+    spec = yaml.safe_load(operand.read(SPEC))
+    assert {each["path"] for each in spec["containerEdits"]["hooks"]} == {f"{DEST}/nvidia-cdi-hook"}
+    await toolkits.once(env={**OPERATOR, "CDI_LIBRARIES": "hooks"}, release=OLD)
+    called = [each["args"][1] for each in yaml.safe_load(operand.read(SPEC))["containerEdits"]["hooks"]]
+    assert "enable-cuda-compat" not in called
+    assert "update-ldcache" in called
+
+
+async def test_8_6_the_specification_comes_back(toolkits: Toolkits, operand: Machine) -> None:
+    process = await toolkits.waiting(env=OPERATOR)
+    before = operand.read(SPEC)
+    await toolkits.end(process)
+    (operand.root / SPEC.lstrip("/")).unlink()
+    process = await toolkits.waiting(env=OPERATOR)
+    assert operand.read(SPEC) == before
+    await toolkits.end(process)
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({}, None),
+        ({"CDI_ENABLED": "true"}, True),
+        ({"CDI_ENABLED": "true", "RUNTIME_ENABLE_CDI": "false"}, None),
+        ({"RUNTIME_ENABLE_CDI": "true"}, True),
+    ],
+)
+async def test_4_3_cdi_in_the_runtime(
+    toolkits: Toolkits, operand: Machine, env: dict[str, str], expected: bool | None
+) -> None:
+    operand.file(CONFIG, users(2))
+    await toolkits.once(env={**PLAIN, "DRIVER_ROOT_CTR_PATH": "/driver-root", **env})
+    assert cri(operand, 2).get("enable_cdi") == expected
+
+
+async def test_4_4_nri_keeps_the_low_level_runtimes(toolkits: Toolkits, machine: Machine) -> None:
+    machine.file(CONFIG, RUNTIMES.format(default="mine"))
+    await toolkits.once()
+    async with Nri(machine) as nri:
+        process = toolkits.start(env=NRI_ENV)
+        await nri.configured()
+        written = tomllib.loads(machine.read(f"{DEST}/.config/nvidia-container-runtime/config.toml"))
+        assert written["nvidia-container-runtime"]["runtimes"][0] == "/opt/mine"
+        await toolkits.end(process)
+
+
+async def test_5_3_the_oldest_default(toolkits: Toolkits, machine: Machine) -> None:
+    """Version 1 with --use-legacy-config has a table for the default runtime."""
+    text = users(1)
+    machine.file(CONFIG, text)
+    process = await toolkits.waiting(env={**PLAIN, "CONTAINERD_USE_LEGACY_CONFIG": "true"})
+    table = cri(machine, 1, CONFIG)["containerd"]
+    assert "default_runtime_name" not in table
+    assert table["default_runtime"]["options"]["BinaryName"] == NAMES["nvidia"]
+    await toolkits.end(process)
+    assert machine.read(CONFIG) == text
+
+
+async def test_5_3_an_import_that_is_there_is_not_repeated(toolkits: Toolkits, machine: Machine) -> None:
+    text = users(3).replace('"/etc/containerd/own/*.toml"', '"/etc/containerd/conf.d/*.toml", "/x.toml"')
+    machine.file(CONFIG, text)
+    process = await toolkits.waiting()
+    assert machine.read(CONFIG) == text
+    await toolkits.end(process)
+    assert machine.read(CONFIG) == text
+
+
+async def test_5_3_overrides(toolkits: Toolkits, machine: Machine) -> None:
+    machine.file(CONFIG, users(2))
+    await toolkits.once(env={**PLAIN, "RUNTIME_CONFIG_OVERRIDE": '{"a": 1}', "CONTAINERD_RUNTIME_TYPE": "t.v3"})
+    assert cri(machine, 2)["containerd"]["runtimes"]["nvidia"]["runtime_type"] == "io.containerd.runc.v2"
+
+
+async def test_5_3_what_a_person_wrote_meanwhile_stays(toolkits: Toolkits, machine: Machine) -> None:
+    machine.file(CONFIG, users(2))
+    process = await toolkits.waiting()
+    changed = machine.read(CONFIG).replace("pause:1", "pause:9") + "\n# later\n"
+    machine.file(CONFIG, changed)
+    await toolkits.end(process)
+    assert machine.read(CONFIG) == users(2).replace("pause:1", "pause:9") + "\n# later\n"
+
+
+SOCKETS = [
+    (2, '\n[grpc]\n  address = "/run/x.sock"\n'),
+    (3, '\n[grpc]\n  address = "/run/x.sock"\n'),
+    (4, '\n[plugins."io.containerd.server.v1.grpc"]\n  address = "/run/x.sock"\n'),
+]
+
+
+@pytest.mark.parametrize(("version", "said"), SOCKETS)
+async def test_9_the_socket_in_either_place(toolkits: Toolkits, machine: Machine, version: int, said: str) -> None:
+    machine.file(CONFIG, users(version) + said)
+    env = {**PLAIN, "RUNTIME_RESTART_MODE": "signal"}
+    async with Daemon(machine, "/run/x.sock"):
+        process = await toolkits.once(env=env)
+        assert process.killed == [(os.getpid(), signal.SIGHUP)]
+    async with Daemon(machine, "/run/given.sock"):  # the socket that is given goes before
+        machine.file(CONFIG, users(version) + said + "# changed\n[debug]\nlevel='x'\n")
+        shutil.rmtree(machine.root / "etc/containerd/conf.d")
+        process = await toolkits.once(env={**env, "CONTAINERD_SOCKET": "/run/given.sock"})
+        assert process.killed == [(os.getpid(), signal.SIGHUP)]
+
+
+async def test_9_the_socket_below_the_hosts_root(toolkits: Toolkits, machine: Machine) -> None:
+    machine.file(CONFIG, users(2) + '[grpc]\naddress = "/run/x.sock"\n')
+    env = {**PLAIN, "RUNTIME_RESTART_MODE": "signal", "HOST_ROOT_MOUNT": "/host"}
+    async with Daemon(machine, "/host/run/x.sock"):
+        process = await toolkits.once(env=env)
+        assert process.killed == [(os.getpid(), signal.SIGHUP)]
+
+
+@pytest.mark.parametrize("main", [2, 3])
+async def test_9_a_drop_in_has_the_main_files_version(toolkits: Toolkits, machine: Machine, main: int) -> None:
+    """Whatever `config dump` says, which has the newest."""
+    text = users(main)
+    machine.file(CONFIG, text)
+    dump = Containerd(machine)
+    machine.commands.update(chroot=dump)
+    env = {**PLAIN, "HOST_ROOT_MOUNT": "/host", "RUNTIME_CONFIG_SOURCE": "command,file"}
+    process = await toolkits.waiting(env=env)
+    assert tomllib.loads(machine.read(DROP_IN))["version"] == main
+    assert cri(machine, main)["containerd"]["runtimes"]["nvidia"]["options"]["BinaryName"] == NAMES["nvidia"]
+    await toolkits.end(process)
+    assert machine.read(CONFIG) == text
+    assert not machine.there(DROP_IN)
+
+
+@pytest.mark.parametrize(
+    ("place", "runtime"),
+    [
+        ("/var/lib/rancher/k3s/agent/etc/containerd/config.toml", "/run/k3s/containerd/containerd.sock"),
+        ("/var/lib/rancher/rke2/agent/etc/containerd/config.toml", "/run/k3s/containerd/containerd.sock"),
+        ("/etc/k0s/containerd.toml", "/run/k0s/containerd.sock"),
+        ("/var/snap/microk8s/current/args/containerd-template.toml", "/var/snap/microk8s/common/run/containerd.sock"),
+    ],
+)
+async def test_8_14_distributions(toolkits: Toolkits, machine: Machine, place: str, runtime: str) -> None:
+    machine.file(f"/host{place}", "version = 2\n")
+    machine.file(f"/host{runtime}", "")
+    env = {**PLAIN, "HOST_ROOT_MOUNT": "/host", "CONTAINERD_CONFIG": "/runtime/config-dir/config.toml"}
+    env |= {"RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.toml"}
+    process = await toolkits.once(env=env, code=1)
+    assert runtime in process.stderr
+    assert "CONTAINERD_CONFIG" in process.stderr
+
+
+# --- as processes -----------------------------------------------------------------------------------------------------
+
+
+class Programs:
+    """Programs as processes on a simulated machine; all are ended with the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "devices").mkdir()
+        described = {"driverVersion": VERSION, "gpus": [{"model": "H100"}]}
+        devices = folder / "var/lib/groundplane/devices.yaml"
+        devices.parent.mkdir(parents=True)
+        devices.write_text(yaml.safe_dump(described))
+        self.env = {
+            **{name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+            "GROUNDPLANE_SIMULATION": str(folder),
+            "RUNTIME": "containerd",
+            "RUNTIME_CONFIG": str(folder / "config.toml"),
+            "RUNTIME_DROP_IN_CONFIG": str(folder / "conf.d/99-nvidia.toml"),
+            "RUNTIME_CONFIG_SOURCE": "file",
+            "RUNTIME_RESTART_MODE": "none",
+            "HOST_ROOT_MOUNT": "/",
+            "ROOT": str(folder / "install"),
+            "TOOLKIT_PID_FILE": str(folder / "run/toolkit.pid"),
+            "TOOLKIT_SOURCE_ROOT": str(folder / "source"),
+        }
+        (folder / "source").mkdir()
+        (folder / "source/groundplane-host").write_bytes(b"\x7fELF")
+        self.running: list[subprocess.Popen[str]] = []
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        made = subprocess.Popen(
+            [sys.executable, "-m", "groundplane.node", "nvidia-toolkit", *words],
+            env=self.env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.running.append(made)
+        return made
+
+    def wait(self, program: subprocess.Popen[str]) -> None:
+        assert program.stderr is not None
+        seen = ""
+        for line in program.stderr:
+            seen += line
+            if "aiting for" in line:
+                return
+        raise AssertionError(seen)
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Iterator[Programs]:
+    made = Programs(tmp_path)
+    yield made
+    for each in made.running:
+        each.kill()
+        each.wait()
+        if each.stderr is not None:
+            each.stderr.close()
+
+
+def test_4_4_processes(programs: Programs) -> None:
+    config, drop_in, pid = (
+        programs.folder / each for each in ("config.toml", "conf.d/99-nvidia.toml", "run/toolkit.pid")
+    )
+    config.write_text(users(2))
+    first = programs.start()
+    programs.wait(first)
+    assert pid.read_text().strip() == str(first.pid)
+    assert drop_in.exists()
+    other = programs.start()
+    assert "already running" in other.communicate(timeout=60)[1]
+    assert other.returncode == 1
+    assert pid.read_text().strip() == str(first.pid)
+    first.kill()
+    first.communicate()
+    assert drop_in.exists()
+    third = programs.start()
+    programs.wait(third)
+    assert pid.read_text().strip() == str(third.pid)
+    third.terminate()
+    third.communicate(timeout=60)
+    assert third.returncode == 0
+    assert config.read_text() == users(2)
+    assert not drop_in.exists()
+    assert not pid.exists()
+
+
+def test_4_4_killed_at_any_moment_the_installed_programs_are_whole(programs: Programs) -> None:
+    (programs.folder / "config.toml").write_text(users(2))
+    done = programs.start("--no-daemon")
+    done.communicate(timeout=60)
+    assert done.returncode == 0
+    there = sorted(each.name for each in (programs.folder / "install/toolkit").iterdir())
+    for delay in (0.2, 0.3, 0.4, 0.5):
+        killed = programs.start()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            killed.wait(timeout=delay)
+        killed.kill()
+        killed.communicate()
+        assert sorted(each.name for each in (programs.folder / "install/toolkit").iterdir()) == there
+        tomllib.loads((programs.folder / "config.toml").read_text())
+    last = programs.start()
+    programs.wait(last)
+    last.terminate()
+    last.communicate(timeout=60)
+    assert [each.name for each in (programs.folder / "install").iterdir() if each.name.startswith("toolkit")]
+    assert sorted(each.name for each in (programs.folder / "install").iterdir())[0] == "toolkit"

@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, ParamSpec, TypeVar
 
+import msgspec
+
 from .. import controlnodes
 from ..hostroot import HostPathError
 from ..options import Leave
@@ -156,22 +158,37 @@ class Toolkit:
                 raise
 
     async def _restart(self, runtime: RuntimeSettings, begun: Callable[[], None] = lambda: None) -> None:
-        """Restart the runtime. Where that fails, the error says which socket the runtime's configuration names."""
+        """Restart the runtime; if its socket is not there, by the one that its configuration names (9).
+
+        Where that fails, the error says which it names.
+        """
+        wanted, named = self._settings.restart, ""
+        if wanted.mode is restart.Mode.SIGNAL and not self._process.path(wanted.socket).exists():
+            named = await self._named_socket(runtime)
+            for path in (named, f"{wanted.host_root.rstrip('/')}{named}") if named else ():
+                if self._process.path(path).exists():
+                    self._process.log.info(f"{wanted.socket} is not there; {runtime.runtime} listens on {path}")
+                    wanted = msgspec.structs.replace(wanted, socket=path)
+                    break
         try:
-            await restart.restart(self._process, self._settings.restart, begun)
+            await restart.restart(self._process, wanted, begun)
         except restart.RestartError as error:
-            if self._settings.restart.mode is not restart.Mode.SIGNAL:
+            if wanted.mode is not restart.Mode.SIGNAL:
                 raise
-            try:
-                named = await runtimes.socket(self._process, runtime)
-            except RuntimeConfigError:
-                raise error from None
+            named = named or await self._named_socket(runtime)
             if not named:
                 raise
             raise restart.RestartError(
                 f"{error}; the configuration of {runtime.runtime} names the socket {named} of the host: "
                 "RUNTIME_SOCKET must lead to that one"
             ) from None
+
+    async def _named_socket(self, runtime: RuntimeSettings) -> str:
+        """The socket that the runtime's configuration names; empty if none, or if that cannot be read."""
+        try:
+            return await runtimes.socket(self._process, runtime)
+        except RuntimeConfigError:
+            return ""
 
     async def _serve(self, nri: NriSettings, stack: contextlib.AsyncExitStack) -> bool:
         """Start the NRI plugin, to be stopped with the stack; whether no signal came meanwhile."""
