@@ -1,5 +1,6 @@
 """Asserting and applying layouts on simulated GPUs (contracts/mig-exporter-validator.md 1.9 to 1.11, 9)."""
 
+import asyncio
 import random
 from collections.abc import Sequence
 
@@ -267,6 +268,21 @@ async def test_a_kill_at_any_step_is_made_good_by_the_next_run(tmp_path) -> None
             await apply(found, *STEPS, control=Failing(found.control, at))
         await apply(found, *STEPS)
         assert applied(found, *STEPS), f"after a kill at call {at}"
+
+
+async def test_a_run_that_is_ended_between_two_gpus_leaves_what_was_there(node) -> None:
+    found = node(on(A100, "7g.40gb"), on(A100, "3g.20gb"), on(A100))
+    before = found.shapes()
+
+    class Ending(Failing):
+        def create_gpu_instance(self, *arguments: object) -> int:
+            running.cancel()
+            return found.control.create_gpu_instance(*arguments)
+
+    running = asyncio.ensure_future(apply(found, entry("1g.5gb:7"), control=Ending(found.control, 10_000)))
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert found.shapes() == before
 
 
 async def test_9_4_success_is_not_said_where_the_driver_only_claims_it(node) -> None:

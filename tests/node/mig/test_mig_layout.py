@@ -152,6 +152,8 @@ def test_1_2_entries(text: str, expected: Entry) -> None:
         ('{devices: all, mig-enabled: "true", mig-devices: {}}', "mig-enabled: found 'true'; expected true or false"),
         ("{devices: all, mig-enabled: 1}", "mig-enabled: found 1"),
         ("{devices: all, mig-enabled: true}", "mig-devices: missing, though mig-enabled is true"),
+        ("{devices: all, mig-enabled: true, mig-devices: }", "mig-devices: missing, though mig-enabled is true"),
+        ("{devices: all, mig-enabled: }", "mig-enabled: found None; expected true or false"),
         ("{devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}}", "mig-enabled is false; leave mig-devices out"),
         ("{devices: all, mig-enabled: true, mig-devices: [1g.5gb]}", "mig-devices: found a list"),
         ("{devices: all, mig-enabled: true, mig-devices: {bogus: 1}}", "'bogus' is no MIG profile"),

@@ -216,7 +216,7 @@ def _entry(where: str, entry: Any, problems: list[str]) -> Entry:
 
 
 def _disagreeing(where: str, enabled: bool, entry: Mapping[str, Any]) -> Iterator[str]:
-    if enabled and "mig-devices" not in entry:
+    if enabled and entry.get("mig-devices") is None:
         yield f"{where}.mig-devices: missing, though mig-enabled is true; {_EXPECTED['mig-devices']}"
     if not enabled and entry.get("mig-devices"):
         yield f"{where}.mig-devices: mig-enabled is false; leave mig-devices out, or set mig-enabled to true"
@@ -292,16 +292,16 @@ def _repeated(text: str) -> Iterator[str]:
     except yaml.YAMLError:  # JSON that is no YAML, such as with tabs
         return
     if node is not None:
-        yield from _repeated_below("", node, frozenset())
+        yield from _repeated_below("", node, set())
 
 
-def _repeated_below(where: str, node: Any, above: frozenset[int]) -> Iterator[str]:
-    if id(node) in above:
+def _repeated_below(where: str, node: Any, visited: set[int]) -> Iterator[str]:
+    if id(node) in visited:  # an alias
         return
-    above |= {id(node)}
+    visited.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for at, each in enumerate(node.value):
-            yield from _repeated_below(f"{where}[{at}]", each, above)
+            yield from _repeated_below(f"{where}[{at}]", each, visited)
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
@@ -309,7 +309,7 @@ def _repeated_below(where: str, node: Any, above: frozenset[int]) -> Iterator[st
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
                 yield place
             seen.add(str(key.value))
-            yield from _repeated_below(place, value, above)
+            yield from _repeated_below(place, value, visited)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
