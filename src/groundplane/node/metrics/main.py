@@ -102,7 +102,7 @@ class Exporter:
         self._counters = await self._read_counters()
         self._sampler.wanted = self._wanted(self._counters)
         async with contextlib.AsyncExitStack() as stack:
-            stack.callback(self._sampler.close)
+            stack.push_async_callback(self._sampler.close)
             stack.push_async_callback(self._pod_resources.close)
             background = _Background()
             stack.push_async_callback(background.stop)

@@ -8,7 +8,7 @@ at anew each time, so that another MIG layout or a GPU that comes or goes needs 
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ..devices.model import Gpu
 from ..devices.source import DeviceError, Source
@@ -21,6 +21,8 @@ T = TypeVar("T")
 MAX_AGE_S: Final = 600.0
 """The oldest sample that is shown, unless the interval itself is longer."""
 _SLACK_S: Final = 5.0
+CLOSING_S: Final = 2.0
+"""How long an end waits for what is being asked."""
 _GONE: Final = frozenset({15, 16})
 """NVML's errors of a GPU that is lost, or waits for a reset (7)."""
 
@@ -120,6 +122,7 @@ class Sampler:
         self._samples: dict[str, GpuSample] = {}
         self._pending: dict[str, asyncio.Future[GpuSample]] = {}
         self._surveying: asyncio.Future[tuple[Survey, str, Telemetry]] | None = None
+        self._pairing: asyncio.Future[dict[tuple[str, str], P2pStatus]] | None = None
         self._versions = ("", "")
         self._p2p: Mapping[tuple[str, str], P2pStatus] = {}
         self._said: dict[str, str] = {}
@@ -253,14 +256,17 @@ class Sampler:
         )
         if telemetry is None or self._pending:
             return
-        asking = in_thread(lambda: telemetry.p2p(uuids))
-        await asyncio.wait((asking,), timeout=max(self.interval_s, 1.0))
-        if asking.done():
-            try:
-                self._p2p = asking.result()
-            except DeviceError as error:
-                self._p2p = {}
-                self._say("p2p", f"the driver cannot be asked which GPUs reach each other: {error}")
+        if self._pairing is None:
+            self._pairing = in_thread(lambda: telemetry.p2p(uuids))
+        await asyncio.wait((self._pairing,), timeout=max(self.interval_s, 1.0))
+        if not self._pairing.done():
+            return
+        asking, self._pairing = self._pairing, None
+        try:
+            self._p2p = asking.result()
+        except DeviceError as error:
+            self._p2p = {}
+            self._say("p2p", f"the driver cannot be asked which GPUs reach each other: {error}")
 
     def _say(self, about: str, text: str) -> None:
         """Log a trouble once, and its end."""
@@ -282,9 +288,15 @@ class Sampler:
             telemetry.close()
         self._source.close()
 
-    def close(self) -> None:
-        """Give everything back, unless the driver still holds one of our threads."""
-        if self._pending or self._surveying is not None:
-            self._log.warning("the driver has not answered all questions; it is left as it is")
-            return
+    async def close(self) -> None:
+        """Give everything back, unless the driver holds one of our threads."""
+        asked: list[asyncio.Future[Any]] = [*self._pending.values()]
+        asked += [each for each in (self._surveying, self._pairing) if each is not None]
+        if asked:
+            answered, open_still = await asyncio.wait(asked, timeout=CLOSING_S)
+            for each in answered:
+                each.exception()  # nobody will ask for it any more
+            if open_still:
+                self._log.warning("the driver has not answered all questions; it is left as it is")
+                return
         self._let_go()
