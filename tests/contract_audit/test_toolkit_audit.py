@@ -2254,6 +2254,8 @@ class Nri:
         self.answers: dict[int, dict[int, list[Any]]] = {}
         self.sizes: list[int] = []
         self.split = 1 << 20
+        self.deaf = False
+        """It hangs up on each plugin."""
         self._stream = -1
 
     async def __aenter__(self) -> "Nri":
@@ -2275,6 +2277,9 @@ class Nri:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.append(writer)
+        if self.deaf:
+            writer.close()
+            return
         waiting = {1: b"", 2: b""}
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
@@ -2849,3 +2854,227 @@ def test_4_4_killed_at_any_moment_the_installed_programs_are_whole(programs: Pro
     last.communicate(timeout=60)
     assert [each.name for each in (programs.folder / "install").iterdir() if each.name.startswith("toolkit")]
     assert sorted(each.name for each in (programs.folder / "install").iterdir())[0] == "toolkit"
+
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gated(tmp_path: Path) -> Iterator[Shim]:
+    """A host with GDRCopy, GDS and two IMEX channels."""
+    folder = tmp_path / "machine"
+    folder.mkdir()
+    machine = Machine(folder)
+    driverroots.make(machine.root / "driver-root", VERSION, driverroots.Kind.CONTAINER)
+    machine.gpus({})
+    for name in (
+        *("nvidia0", "nvidiactl", "gdrdrv", "nvidia-fs0"),
+        *("nvidia-caps-imex-channels/channel0", "nvidia-caps-imex-channels/channel7"),
+    ):
+        machine.file(f"/driver-root/dev/{name}")
+    machine.file("/usr/lib/groundplane/host/groundplane-host", b"\x7fELF", 0o755)
+    env = {**OPERATOR, "GROUNDPLANE_NULL_DEVICES": "true", "CREATE_DEVICE_NODES": "none", "NO_DAEMON": "true"}
+
+    async def install() -> int:
+        return await toolkit.run(machine.process(("nvidia-toolkit",), env))
+
+    assert asyncio.run(install()) == 0
+    host = tmp_path / "host"
+    host.mkdir()
+    shutil.copytree(machine.root / f"{DEST}/.config".lstrip("/"), host / ".config")
+    made = Shim(tmp_path, host_folder(host))
+    made.set("jit-cdi")
+    yield made
+
+
+GATES: list[tuple[list[str], list[str]]] = [
+    ([], []),
+    (["NVIDIA_GDRCOPY=enabled"], ["/dev/gdrdrv"]),
+    (["NVIDIA_GDRCOPY=true"], []),
+    (["NVIDIA_GDRCOPY=Enabled"], []),
+    (["NVIDIA_GDS=enabled"], ["/dev/nvidia-fs0"]),
+    (["NVIDIA_MOFED=enabled", "NVIDIA_NVSWITCH=enabled"], []),
+    (["NVIDIA_IMEX_CHANNELS=0,7"], [f"/dev/nvidia-caps-imex-channels/channel{each}" for each in "07"]),
+    (["NVIDIA_IMEX_CHANNELS=all"], []),
+]
+
+
+@pytest.mark.parametrize(("env", "expected"), GATES)
+def test_6_3_gated_devices(gated: Shim, env: list[str], expected: list[str]) -> None:
+    def nodes() -> list[str]:
+        given = [each["path"] for each in json.loads(gated.text())["linux"]["devices"]]
+        return [each for each in given if each not in ("/dev/nvidia0", "/dev/nvidiactl")]
+
+    for mode in ("jit-cdi", "legacy"):
+        gated.set(mode)
+        gated.write("NVIDIA_VISIBLE_DEVICES=0", *env)
+        gated.run()
+        assert nodes() == expected
+    gated.set("jit-cdi", more="[features]\nignore-imex-channel-requests = true")
+    gated.write("NVIDIA_VISIBLE_DEVICES=0", *env)
+    gated.run()
+    assert nodes() == [each for each in expected if "imex" not in each]
+
+
+def test_6_3_an_imex_channel_that_is_not_there(gated: Shim) -> None:
+    gated.write("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_IMEX_CHANNELS=3")
+    before = gated.text()
+    gated.run(ok=False)
+    assert gated.text() == before
+
+
+async def test_3_4_the_loaders_cache_is_not_needed(machine: Machine) -> None:
+    """Libraries elsewhere are found by --library-search-path."""
+    machine.nodes()
+    machine.gpus({})
+    machine.file(f"/opt/nv/libcuda.so.{VERSION}")
+    assert (await command(machine, "cdi", "generate")).code == 1
+    spec = await generated(machine, "--library-search-path=/opt/nv")
+    assert targets(spec) == [f"/opt/nv/libcuda.so.{VERSION}"]
+
+
+async def test_3_9_coherent_annotations(driven: Machine) -> None:
+    process = await command(
+        driven, "cdi", "generate", "--feature-flag=enable-coherent-annotations", "--output=/etc/cdi/nvidia.yaml"
+    )
+    assert process.code == 0, process.stderr
+    assert driven.there("/etc/cdi/nvidia.yaml")
+    kinds = {yaml.safe_load(each.read_text())["kind"] for each in (driven.root / "etc/cdi").iterdir()}
+    assert kinds <= {"nvidia.com/gpu", "nvidia.com/gpu.coherent", "nvidia.com/gpu.noncoherent"}
+    assert (await command(driven, "cdi", "generate", "--feature-flag=nonsense")).code in (0, 1)
+
+
+async def test_3_1_csv(machine: Machine) -> None:
+    folder = "/etc/nvidia-container-runtime/host-files-for-container.d"
+    machine.file(f"{folder}/devices.csv", "dev, /dev/nvhost-ctrl\ndev, /dev/not-there\n")
+    machine.file(
+        f"{folder}/drivers.csv", "lib, /usr/lib/libx.so\ndir, /lib/firmware/t\nsym, /usr/lib/libx.so.1\nnonsense\n"
+    )
+    machine.file(f"{folder}/other.csv", "lib, /usr/lib/other.so\n")
+    machine.node("/dev/nvhost-ctrl", 240, 0)
+    machine.file("/usr/lib/libx.so")
+    machine.file("/usr/lib/other.so")
+    (machine.root / "lib/firmware/t").mkdir(parents=True)
+    (machine.root / "usr/lib/libx.so.1").symlink_to("libx.so")
+    process = await command(machine, "cdi", "generate", "--mode=csv")
+    assert process.code == 0, process.stderr
+    spec = yaml.safe_load(process.stdout)
+    text = json.dumps(spec)
+    assert spec["kind"] == "nvidia.com/gpu"
+    for there in ("/dev/nvhost-ctrl", "/usr/lib/libx.so", "/lib/firmware/t", "libx.so::/usr/lib/libx.so.1"):
+        assert there in text, there
+    assert "other.so" not in text
+    assert "not-there" not in text
+
+
+async def test_5_8_dry_run_and_no_drop_in(machine: Machine) -> None:
+    machine.file(CONFIG, users(2))
+    words = ("runtime", "configure", "--runtime=containerd")
+    assert (await command(machine, *words, "--drop-in-config=")).code == 0
+    assert not machine.there(DROP_IN)
+    assert "nvidia" in cri(machine, 2, CONFIG)["containerd"]["runtimes"]
+    assert machine.read(CONFIG).startswith("# mine\n")
+    dry = await command(machine, "runtime", "configure", "--dry-run")
+    assert json.loads(dry.stdout)["runtimes"]["nvidia"]["path"]
+    assert not machine.there("/etc/docker/daemon.json")
+    machine.file("/x.toml", "version = [")
+    assert (await command(machine, *words, "--config=/x.toml")).code == 1
+    assert machine.read("/x.toml") == "version = ["
+
+
+async def test_5_8_configure_twice_is_as_once(machine: Machine) -> None:
+    for runtime, path in (("docker", "/etc/docker/daemon.json"), ("crio", CRIO_DROP_IN), ("containerd", DROP_IN)):
+        words = ("runtime", "configure", f"--runtime={runtime}", "--set-as-default", "--cdi.enabled")
+        assert (await command(machine, *words)).code == 0
+        before = machine.read(path)
+        assert (await command(machine, *words)).code == 0
+        assert machine.read(path) == before
+
+
+async def test_8_15_what_is_the_users_stays(toolkits: Toolkits, machine: Machine) -> None:
+    """Nor is a file deleted that has anything of the user's."""
+    text = '{\n  "runtimes": {"mine": {"path": "/m"}},\n  "default-runtime": "mine", "insecure-registries": ["a:1"]\n}'
+    machine.file("/etc/docker/daemon.json", text)
+    process = await toolkits.waiting(env={**PLAIN, "RUNTIME": "docker"})
+    assert set(json.loads(machine.read("/etc/docker/daemon.json"))["runtimes"]) == {"mine", *NAMES}
+    await toolkits.end(process)
+    assert json.loads(machine.read("/etc/docker/daemon.json"))["runtimes"] == {"mine": {"path": "/m"}}
+    assert json.loads(machine.read("/etc/docker/daemon.json"))["insecure-registries"] == ["a:1"]
+
+
+async def test_8_11_a_restart_that_failed_is_still_owed(toolkits: Toolkits, machine: Machine) -> None:
+    env = {**PLAIN, "RUNTIME_RESTART_MODE": "signal"}
+    await toolkits.once(env=env, code=1, pace=1000.0)
+    async with Daemon(machine, "/run/containerd/containerd.sock"):
+        process = await toolkits.once(env=env)
+        assert process.killed == [(os.getpid(), signal.SIGHUP)]
+        process = await toolkits.once(env=env)
+        assert process.killed == []
+
+
+async def test_7_3_a_runtime_that_hangs_up_is_tried_again(toolkits: Toolkits, machine: Machine) -> None:
+    async with Nri(machine) as nri:
+        process = toolkits.start(env=NRI_ENV, pace=20.0)
+        await nri.configured()
+        await until(lambda: "aiting" in process.stderr)
+        nri.deaf = True
+        nri.writers[-1].close()
+        await until(lambda: len(nri.writers) > 4)
+        assert not process.task.done()
+        nri.deaf = False
+        assert await nri.configured(2) == 8
+        await toolkits.end(process)
+
+
+async def test_7_1_what_is_not_understood_harms_nothing(toolkits: Toolkits, machine: Machine) -> None:
+    async with Nri(machine) as nri:
+        process = toolkits.start(env=NRI_ENV)
+        await nri.configured()
+        answer = await nri.call("CreateContainer", b"\xff\xff\xff")
+        assert not fields((answer.get(2) or [b""])[0]).get(1)
+        for method in ("StateChange", "RunPodSandbox", "PostCreateContainer", "StopContainer"):
+            assert await nri.call(method) is not None
+        assert await nri.devices("gpu-operator", pod=ALL) == [ALL]
+        big = ",".join(f"x.com/y={index}" for index in range(5000))
+        assert len(await nri.devices("gpu-operator", pod=big)) == 5000
+        assert await nri.devices("gpu-operator", "c", all="x.com/y=0", pod="", c="") in ([], ["x.com/y=0"])
+        await toolkits.end(process)
+
+
+def test_1_4_and_6_2_two_specifications_that_claim_one_device(shim: Shim) -> None:
+    (shim.specs / "twin.json").write_text(json.dumps({**MANAGEMENT, "cdiVersion": "0.5.0"}))
+    shim.write(annotations={"cdi.k8s.io/a": "management.nvidia.com/gpu=all"})
+    before = shim.text()
+    done = shim.run(ok=False)
+    assert "unresolvable CDI devices management.nvidia.com/gpu=all" in done.stderr
+    assert shim.text() == before
+    assert shim.asks("NVIDIA_VISIBLE_DEVICES=0") == ["DEV_0=1"]
+    (shim.specs / "bad.json").write_text("{")
+    assert shim.asks("NVIDIA_VISIBLE_DEVICES=0") == ["DEV_0=1"]
+
+
+def test_1_6_common_edits_once_in_the_order_of_requests(shim: Shim) -> None:
+    shim.write(annotations={"cdi.k8s.io/a": "management.nvidia.com/gpu=all,nvidia.com/gpu=1,nvidia.com/gpu=0"})
+    shim.run()
+    env = json.loads(shim.text())["process"]["env"]
+    assert env == ["PATH=/changed", "MANAGEMENT=1", "COMMON=1", "DEV_1=1", "DEV_0=1"]
+
+
+async def test_4_5_a_folder_that_is_a_link(toolkits: Toolkits, machine: Machine) -> None:
+    """As on hosts whose /usr/local is elsewhere."""
+    (machine.root / "data").mkdir()
+    (machine.root / "usr/local").mkdir(parents=True)
+    (machine.root / "usr/local/nvidia").symlink_to("/data")
+    await toolkits.once()
+    await toolkits.once()
+    assert machine.there("/data/toolkit/nvidia-ctk")
+    assert (machine.root / "usr/local/nvidia").is_symlink()
+
+
+@pytest.mark.parametrize("runtime", ["containerd", "crio", "docker"])
+async def test_4_4_every_step_that_fails_is_named(toolkits: Toolkits, machine: Machine, runtime: str) -> None:
+    (machine.root / "usr/lib/groundplane/host/groundplane-host").unlink()
+    process = await toolkits.once(env={**PLAIN, "RUNTIME": runtime}, code=1)
+    assert re.search("^E.*install", process.stderr, re.MULTILINE)
+    assert "groundplane-host" in process.stderr
+    assert not machine.there(PID)
