@@ -4,7 +4,6 @@ Every call goes through :meth:`DriverApi.call`, which says before it is made tha
 its result as :class:`~.model.CudaError`.
 """
 
-import contextlib
 import ctypes
 import uuid
 from collections.abc import Callable
@@ -24,6 +23,8 @@ _MIB: Final = 1 << 20
 
 Handle = ctypes.c_void_p
 Address = ctypes.c_uint64
+_Taken = list[tuple[str, Any]]
+"""What is to be given back: the call that does, and its argument."""
 
 
 class DriverApi:
@@ -86,24 +87,35 @@ class DriverApi:
 
     def add(self, device: Device, left: bytes, right: bytes) -> bytes:
         """Add two vectors on a GPU, and give back all that this took."""
-        stack = contextlib.ExitStack()
+        taken: _Taken = []
         try:
-            found = self._add(self._handle(device.ordinal), left, right, stack)
-        except CudaError:
-            with contextlib.suppress(CudaError):  # what failed first is what is told
-                stack.close()
+            found = self._add(self._handle(device.ordinal), left, right, taken)
+        except (CudaError, LibraryMissing):  # what failed first is what is told
+            self._give_back(taken)
             raise
-        stack.close()
+        failed = self._give_back(taken)
+        if failed is not None:
+            raise failed
         return found
 
-    def _add(self, device: ctypes.c_int, left: bytes, right: bytes, stack: contextlib.ExitStack) -> bytes:
+    def _give_back(self, taken: _Taken) -> CudaError | None:
+        """Give back all that was taken, the last first; the first error of doing so."""
+        first = None
+        for name, what in reversed(taken):
+            try:
+                self.call(name, what)
+            except CudaError as error:
+                first = first or error
+        return first
+
+    def _add(self, device: ctypes.c_int, left: bytes, right: bytes, taken: _Taken) -> bytes:
         context = Handle()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        stack.callback(self.call, self._newest("cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxRelease"), device)
+        taken.append((self._newest("cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxRelease"), device))
         self.call("cuCtxSetCurrent", context)
-        function = self._function(stack)
+        function = self._function(taken)
         size, count = len(left), len(left) // ctypes.sizeof(ctypes.c_float)
-        addresses = [self._memory(size, stack) for _ in range(3)]
+        addresses = [self._memory(size, taken) for _ in range(3)]
         for address, vector in zip(addresses, (left, right), strict=False):
             self.call("cuMemcpyHtoD_v2", address, ctypes.c_char_p(vector), ctypes.c_size_t(size))
         self._launch(function, count, addresses)
@@ -112,7 +124,7 @@ class DriverApi:
         self.call("cuMemcpyDtoH_v2", found, addresses[2], ctypes.c_size_t(size))
         return found.raw
 
-    def _function(self, stack: contextlib.ExitStack) -> Handle:
+    def _function(self, taken: _Taken) -> Handle:
         module, function = Handle(), Handle()
         log = ctypes.create_string_buffer(_LOG_BYTES)
         options = (ctypes.c_int * 2)(_ERROR_LOG, _ERROR_LOG_BYTES)
@@ -123,14 +135,14 @@ class DriverApi:
         except CudaError as error:
             said = " ".join(log.value.decode(errors="replace").split())
             raise CudaError(error.call, error.code, said) from error
-        stack.callback(self.call, "cuModuleUnload", module)
+        taken.append(("cuModuleUnload", module))
         self.call("cuModuleGetFunction", ctypes.byref(function), module, ctypes.c_char_p(kernel.NAME.encode()))
         return function
 
-    def _memory(self, size: int, stack: contextlib.ExitStack) -> Address:
+    def _memory(self, size: int, taken: _Taken) -> Address:
         address = Address()
         self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
-        stack.callback(self.call, "cuMemFree_v2", address)
+        taken.append(("cuMemFree_v2", address))
         return address
 
     def _launch(self, function: Handle, count: int, addresses: list[Address]) -> None:
