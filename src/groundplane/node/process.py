@@ -154,6 +154,13 @@ async def wait_any(*waits: Awaitable[object]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def asked_to_end(process: Process) -> None:
+    """Wait until a signal asks the program to end, and say so; another signal is said, and does nothing."""
+    while (number := await process.signal()) not in ENDING:
+        process.log.info(f"received {number.name if number else 'no signal'}: nothing to do")
+    process.log.info(f"received {number.name}: ending")
+
+
 async def unless_signalled(process: Process, work: Coroutine[Any, Any, None]) -> signal.Signals | None:
     """Do something, but drop it at a signal: which signal came, or None if the work is done. Raises what it raises."""
     doing, asking = asyncio.ensure_future(work), asyncio.ensure_future(process.signal())

@@ -5,25 +5,21 @@ is a symbolic link, replaced in one step, and the program is signalled if it cha
 Unlike NVIDIA's, this one also notices when the chosen file is edited: a changed ConfigMap needs no restart of pods.
 """
 
-import asyncio
 import contextlib
 import hashlib
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from .. import options, watch
-from ..process import ENDING, Listed, Process, wait_any
+from .. import nodelabel, options, watch
+from ..process import Listed, Process, asked_to_end, wait_any
 from . import selection, settings
 from .selection import SelectionError
 from .settings import Settings
 
 if TYPE_CHECKING:
     from ...cluster.client import Client
-    from ...cluster.informer import Informer
 
 EMPTY: Final = "/dev/null"
 """Where the link leads for an empty configuration."""
@@ -31,19 +27,6 @@ EMPTY: Final = "/dev/null"
 
 class SignalError(RuntimeError):
     """The program cannot be told. Exit code 1; once started anew, nothing is left to be told."""
-
-
-class _Metadata(msgspec.Struct):
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resourceVersion: str = ""
-    labels: dict[str, str] = {}
-
-
-class _Node(msgspec.Struct):
-    metadata_only: ClassVar[bool] = True
-    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
 
 
 async def run(process: Process) -> int:
@@ -55,7 +38,7 @@ async def run(process: Process) -> int:
         async with process.client(wanted.kubeconfig) as client:
             manager = _Manager(process, wanted)
             work = _once(client, wanted, manager) if wanted.oneshot else _follow(process, wanted, client, manager)
-            await wait_any(_asked_to_end(process), work)
+            await wait_any(asked_to_end(process), work)
         return 0 if manager.has_chosen or not wanted.oneshot else 1
     except options.Leave as leave:
         return leave.tell(process)
@@ -64,67 +47,15 @@ async def run(process: Process) -> int:
         return 1
 
 
-async def _asked_to_end(process: Process) -> None:
-    while (number := await process.signal()) not in ENDING:
-        process.log.info(f"received {number.name if number else 'no signal'}: nothing to do")
-    process.log.info(f"received {number.name}: ending")
-
-
 async def _once(client: "Client", wanted: Settings, manager: "_Manager") -> None:
-    manager.apply(await _label(client, wanted))
-
-
-# --- the node's label -------------------------------------------------------------------------------------------------
-
-
-async def _label(client: "Client", wanted: Settings) -> str:
-    """The label's value now; empty if it, or the node, is not there."""
-    from ...cluster import errors
-    from ...cluster.kinds import NODE
-
-    try:
-        node = await client.get(NODE, wanted.node_name, view=_Node)
-    except errors.NotFound:
-        return ""
-    return node.metadata.labels.get(wanted.node_label, "")
+    manager.apply(await nodelabel.read(client, wanted.node_name, wanted.node_label))
 
 
 async def _follow(process: Process, wanted: Settings, client: "Client", manager: "_Manager") -> None:
     """Apply each value of the label, until something goes wrong."""
-    from ...cluster.informer import Informer
-    from ...cluster.kinds import NODE
-
-    informer = Informer(
-        client,
-        NODE,
-        _Node,
-        fields=f"metadata.name={wanted.node_name}",
-        sleep=process.sleep,
-        clock=process.monotonic,
-    )
-    informer.on_trouble(lambda: _tell_trouble(process, informer))
+    labels = nodelabel.follow(process, client, wanted.node_name, wanted.node_label, manager.apply)
     async with _edits(process, wanted) as edits:
-        await wait_any(informer.run(), _each_label(wanted, informer, manager), _each_edit(edits, manager))
-
-
-def _tell_trouble(process: Process, informer: "Informer[_Node]") -> None:
-    if informer.last_error is not None:
-        process.log.warning(f"the node's label cannot be watched: {informer.last_error}; trying again")
-
-
-async def _each_label(wanted: Settings, informer: "Informer[_Node]", manager: "_Manager") -> None:
-    changed = asyncio.Event()
-    informer.subscribe(lambda _: changed.set())
-    await informer.wait_synced()
-    last: str | None = None
-    while True:
-        changed.clear()
-        node = informer.get(wanted.node_name)
-        label = node.metadata.labels.get(wanted.node_label, "") if node is not None else ""
-        if label != last:
-            manager.apply(label)
-            last = label
-        await changed.wait()
+        await wait_any(labels, _each_edit(edits, manager))
 
 
 # --- edits of the chosen file -----------------------------------------------------------------------------------------
