@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundplane.node.devices import models, simfile, simulated
+from groundplane.node.devices import models, simfile, simtelemetry, simulated
 from groundplane.node.devices.model import NO_INSTANCE
 from groundplane.node.devices.simulated import GpuEntry, Instance, Machine, Mig, SimulatedSource, describe
 from groundplane.node.devices.source import (
@@ -429,6 +429,7 @@ def test_the_page_shows_every_model_and_field() -> None:
     assert all(f"`{alias}` = `{name}`" in text for alias, name in models.ALIASES.items())
     assert all(f"{branch}: {version}" in text for branch, version in models.CUDA_VERSIONS.items())
     parts = (simfile.Description, GpuEntry, Instance, Mig, simfile.FabricEntry, simfile.Topology, simfile.EventEntry)
+    parts += (simtelemetry.TelemetryEntry, simtelemetry.ProcessEntry)
     for part in parts:
         assert [
             field for field in part.__struct_encode_fields__ if f"`{field}`" not in text and field != "profile"

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from node.fakeprocess import FakeProcess
 from node.metrics.exporterworld import pod
 
@@ -76,6 +78,15 @@ def users(wanted: Settings, *pods: Any, facts: Any = None, slices: Any = None) -
 )
 def test_5_5_device_ids(device: str, keys: list[str]) -> None:
     assert mapping.keys(device, Places.of(GPUS)) == keys
+
+
+@given(st.text(max_size=40) | st.builds("{}::{}".format, st.sampled_from([MIG, *UUIDS]), st.integers(0, 99)))
+def test_5_5_any_device_id_stands_for_itself_and_for_what_it_shares(device: str) -> None:
+    found = mapping.keys(device, Places.of(GPUS))
+    assert found[0] == device
+    assert len(found) <= 3
+    if device.startswith("GPU-") and "::" in device:
+        assert found[1] == device.partition("::")[0]
 
 
 @pytest.mark.parametrize(

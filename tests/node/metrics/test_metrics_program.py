@@ -616,6 +616,14 @@ def basic(user: str, password: str) -> dict[str, str]:
 
 
 @needs_bcrypt
+def test_4_bcrypt() -> None:
+    known = "$2a$05$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW"
+    assert webconfig.bcrypt("U*U", known) == known
+    assert webconfig.bcrypt("U*", known) != known
+    assert webconfig.bcrypt("x", "$2b$broken") is None
+
+
+@needs_bcrypt
 async def test_4_basic_authentication(world: Make) -> None:
     here = world(["H100"])
     hashed = webconfig.bcrypt("secret", HASH)
@@ -640,7 +648,7 @@ async def test_4_tls(world: Make) -> None:
     process = here.prepare("--web-config-file", "/etc/web/web.yaml")
     process.write("/etc/web/tls.key", key)
     process.write("/etc/web/tls.crt", certificate)
-    process.write("/etc/web/web.yaml", "tls_server_config: {cert_file: tls.crt, key_file: tls.key}\n")
+    process.write("/etc/web/web.yaml", "tls_server_config: {cert_file: /etc/web/tls.crt, key_file: tls.key}\n")
     await here.start(counters=TEMP)
     here.url = here.url.replace("http:", "https:")
     assert (await here.get(ssl=_trusting(certificate))).status == 200

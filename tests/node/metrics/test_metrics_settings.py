@@ -4,10 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from node.fakeprocess import FakeProcess
 
 from groundplane.api.release import Release
-from groundplane.node.metrics import settings
+from groundplane.node.metrics import sampler, settings
 from groundplane.node.metrics.settings import Selection, Settings
 from groundplane.node.options import Asked, Leave, OptionError
 
@@ -178,3 +180,17 @@ def test_5_5_regular_expressions_that_are_none_are_skipped(tmp_path: Path) -> No
 def test_help(tmp_path: Path) -> None:
     with pytest.raises(Asked, match="--collect-interval, -c int"):
         load(tmp_path, "--help")
+
+
+@given(st.sets(st.integers(0, 40), min_size=1))
+def test_4_numbers_and_ranges_are_the_same(numbers: set[int]) -> None:
+    listed = settings.parse_selection("g:" + ",".join(map(str, numbers)))
+    ranged = settings.parse_selection("g:" + ",".join(f"{number}-{number}" for number in numbers))
+    assert listed == ranged == Selection("g", tuple(sorted(numbers)))
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "age_s"), [(0.05, 5.1), (1, 7), (30, 65), (290, 585), (300, 600), (500, 600), (3600, 3605)]
+)
+def test_4_samples_are_shown_for_two_intervals_and_ten_minutes_at_most(interval_s: float, age_s: float) -> None:
+    assert sampler.max_age(interval_s) == pytest.approx(age_s)

@@ -269,7 +269,7 @@ class Exporter:
 
     def _web_config(self) -> webconfig.WebConfig:
         name = self._settings.web_config_file
-        return webconfig.load(self._process.path(name), name) if name else webconfig.WebConfig()
+        return webconfig.load(self._process.path, name) if name else webconfig.WebConfig()
 
     # --- in the background --------------------------------------------------------------------------------------------
 

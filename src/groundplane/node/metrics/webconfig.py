@@ -14,7 +14,7 @@ import hmac
 import ssl
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal
 
 import msgspec
@@ -72,10 +72,10 @@ class WebConfig(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] = {}
 
 
-def load(file: Path, name: str) -> WebConfig:
-    """Read a web config file; ``name`` is what errors call it. Raises :class:`WebConfigError`."""
+def load(path: Callable[[str], Path], name: str) -> WebConfig:
+    """Read a web config file; ``path`` maps a path of the container. Raises :class:`WebConfigError`."""
     try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+        document = yaml.safe_load(path(name).read_text(encoding="utf-8"))
         found = msgspec.convert(document or {}, _Document)
     except (OSError, UnicodeDecodeError) as error:
         raise WebConfigError(f"the web config file {name} cannot be read: {error}") from error
@@ -88,16 +88,21 @@ def load(file: Path, name: str) -> WebConfig:
     for user, hashed in found.basic_auth_users.items():
         _check_hash(name, user, hashed)
     tls = found.tls_server_config
+    folder = PurePosixPath(name).parent
+
+    def beside(file: str) -> Path:
+        return path(str(folder / file))
+
     return WebConfig(
-        tls=None if tls is None else _context(tls, file.parent, name),
-        certificate=None if tls is None else (file.parent / tls.cert_file, file.parent / tls.key_file),
+        tls=None if tls is None else _context(tls, beside, name),
+        certificate=None if tls is None else (beside(tls.cert_file), beside(tls.key_file)),
         users=found.basic_auth_users,
         headers=found.http_server_config.headers,
     )
 
 
-def _context(wanted: _Tls, folder: Path, name: str) -> ssl.SSLContext:
-    """A context for TLS; paths are meant from the file's own folder."""
+def _context(wanted: _Tls, beside: Callable[[str], Path], name: str) -> ssl.SSLContext:
+    """A context for TLS; files that are not named by whole paths are ``beside`` the web config file."""
     where = f"{name}, tls_server_config"
     if wanted.client_auth_type in ("RequestClientCert", "RequireAnyClientCert"):
         raise WebConfigError(
@@ -110,9 +115,9 @@ def _context(wanted: _Tls, folder: Path, name: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.minimum_version, context.maximum_version = _VERSIONS[wanted.min_version], _VERSIONS[wanted.max_version]
-        context.load_cert_chain(folder / wanted.cert_file, folder / wanted.key_file)
+        context.load_cert_chain(beside(wanted.cert_file), beside(wanted.key_file))
         if verifies:
-            context.load_verify_locations(folder / wanted.client_ca_file)
+            context.load_verify_locations(beside(wanted.client_ca_file))
             required = wanted.client_auth_type == "RequireAndVerifyClientCert"
             context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
     except (OSError, ValueError) as error:
