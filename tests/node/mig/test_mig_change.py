@@ -402,6 +402,18 @@ async def test_a_mode_that_the_driver_does_not_take_puts_the_instances_back(node
     assert found.shapes() == before
 
 
+async def test_2_with_an_old_driver_the_mode_is_changed_before_instances_are_planned(node) -> None:
+    found = node(A100)
+    found.machine.set_driver("535.230.02")
+    (gpu,) = found.control.gpus()
+    assert state.offered(found.control, gpu) == ()
+    with pytest.raises(PlanError, match="room for 7 x 1"):
+        await apply(found, entry("1g.5gb:8"))
+    assert found.shapes() == [(True, [])]
+    await apply(found, entry("1g.5gb:7"))
+    assert found.configs() == [{"1g.5gb": 7}]
+
+
 def test_1_6_the_driver_counts_wrongly_on_an_a30(node) -> None:
     found = node("A30")
     (gpu,) = found.control.gpus()

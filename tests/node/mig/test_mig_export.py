@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from node.mig.migworld import Failing, counts
+from node.mig.migworld import counts
 
 from groundplane.node.devices.simulated import GpuEntry, Mig
 from groundplane.node.devices.source import DeviceError
@@ -154,12 +154,12 @@ def test_2_no_gpu_that_knows_mig(node) -> None:
 
 
 def test_2_drivers_that_tell_no_profiles_with_mig_off(node) -> None:
-    class Old(Failing):
-        def profiles(self, gpu: str) -> tuple:
-            return ()
-
+    found = node(A100)
+    found.machine.set_driver("535.230.02")
     with pytest.raises(generate.NoProfiles, match="no MIG profiles discovered for MIG-capable GPUs"):
-        generate.discover(Old(node(A100).control, 1))
+        generate.discover(found.control)
+    found.machine.set_mig(0, True)
+    assert generate.discover(found.control)
 
 
 def test_2_the_file_is_for_root_alone_and_whole(tmp_path) -> None:

@@ -17,6 +17,8 @@ from .simfile import Card, Description, GpuInstanceMade, SimulatedMachine
 from .source import DeviceError
 
 VENDOR: Final = 0x10DE
+TELLS_NONE_WITH_MIG_OFF: Final = 535
+"""The newest driver branch that tells no profiles while MIG is off (contracts/mig-exporter-validator.md 2)."""
 _OFFERED_COMPUTE: Final = {number: slices for number, slices in profiles.COMPUTE_INSTANCES.items() if number < 7}
 
 
@@ -67,8 +69,12 @@ class SimulatedMig:
         return Modes(card.entry.mig.enabled, card.entry.mig.after_reset) if card.model.mig else None
 
     def profiles(self, gpu: str) -> tuple[InstanceProfile, ...]:
-        """The kinds of GPU instances."""
-        model = _capable(self._source.card(gpu)).model
+        """The kinds of GPU instances; none with MIG off, where the driver is one that tells none then."""
+        card = _capable(self._source.card(gpu))
+        driver = self._source.machine().description.driver_version
+        if not card.entry.mig.enabled and int(driver.partition(".")[0]) <= TELLS_NONE_WITH_MIG_OFF:
+            return ()
+        model = card.model
         return tuple(
             InstanceProfile(
                 number=kind.number,
