@@ -3078,3 +3078,96 @@ async def test_4_4_every_step_that_fails_is_named(toolkits: Toolkits, machine: M
     assert re.search("^E.*install", process.stderr, re.MULTILINE)
     assert "groundplane-host" in process.stderr
     assert not machine.there(PID)
+
+
+async def test_3_4_what_release_26_7_adds(driven: Machine) -> None:
+    driven.file(f"{LIBS}/libnvidia-nvvm70.so.4")
+    driven.file("/etc/OpenCL/vendors/nvidia.icd")
+    for release in (OLD, NEW):
+        found = targets(await generated(driven, release=release))
+        assert (f"{LIBS}/libnvidia-nvvm70.so.4" in found) == (release is NEW)
+        assert ("/etc/OpenCL/vendors/nvidia.icd" in found) == (release is NEW)
+
+
+@pytest.mark.parametrize(("profile", "graphics"), [("1g.24gb+gfx", True), ("1g.24gb", False)])
+async def test_3_3_graphics_in_mig(driven: Machine, profile: str, graphics: bool) -> None:
+    mig = {"enabled": True, "instances": [profile]}
+    driven.gpus({"model": "RTX-PRO-6000", "mig": mig, "busId": "0000:0a:00.0"})
+    driven.node("/dev/dri/card0", 226, 0)
+    driven.proc("/sys/bus/pci/devices/0000:0a:00.0/drm/card0/dev", "")
+    caps = [
+        f"gpu0/gi{gi}/{name} {gi * 2 + add}" for gi in range(15) for add, name in enumerate(("access", "ci0/access"))
+    ]
+    driven.proc("/proc/driver/nvidia-caps/mig-minors", "\n".join(caps))
+    for minor in range(30):
+        driven.node(f"/dev/nvidia-caps/nvidia-cap{minor}", 511, minor)
+    spec = await generated(driven, "--device-name-strategy=index")
+    assert names(spec) == ["0:0", "all"]
+    assert ("/dev/dri/card0" in paths(device(spec, "0:0"))) == graphics
+
+
+async def test_4_5_release_26_3_wraps_the_hook_too(toolkits: Toolkits, machine: Machine) -> None:
+    await toolkits.once(release=OLD)
+    assert machine.there(f"{DEST}/nvidia-cdi-hook.real")
+    await toolkits.once(release=NEW)
+    assert not machine.there(f"{DEST}/nvidia-cdi-hook.real")
+
+
+async def test_4_4_another_kind_and_folder(toolkits: Toolkits, operand: Machine) -> None:
+    await toolkits.once(env={**OPERATOR, "CDI_KIND": "v.com/c", "CDI_OUTPUT_DIR": "/etc/cdi"})
+    assert yaml.safe_load(operand.read("/etc/cdi/v.com-c.yaml"))["kind"] == "v.com/c"
+    assert not operand.there(SPEC)
+
+
+async def test_3_7_a_driver_and_nodes_of_the_host(toolkits: Toolkits, machine: Machine) -> None:
+    """The host's own driver, and a driver's container whose nodes are the host's."""
+    machine.gpus({})
+    machine.nodes("/host/dev")
+    for folder, driver_root in (("/host", "/"), ("/driver-root", "/run/nvidia/driver")):
+        driverroots.make(machine.root / folder.lstrip("/"), VERSION, driverroots.Kind.CONTAINER)
+        env = {"NVIDIA_DRIVER_ROOT": driver_root, "DRIVER_ROOT_CTR_PATH": folder}
+        env |= {"NVIDIA_DEV_ROOT": "/", "DEV_ROOT_CTR_PATH": "/host"}
+        await toolkits.once(env={**OPERATOR, **env})
+        spec = yaml.safe_load(machine.read(SPEC))
+        for node in device(spec, "all")["deviceNodes"]:
+            assert node.get("hostPath", node["path"]) == node["path"]
+            assert node["path"].startswith("/dev/nvidia")
+        mounts = spec["containerEdits"]["mounts"]
+        prefix = driver_root.rstrip("/")
+        assert any(each["hostPath"].startswith(f"{prefix}/usr/") for each in mounts)
+        assert not any(each["hostPath"].startswith(("/host", "/driver-root")) for each in mounts)
+
+
+def test_3_5_the_hosts_program_needs_nothing_of_the_host(host: Path) -> None:
+    """Neither a loader, which would heed LD_PRELOAD, nor a shell."""
+    elf = (host / "nvidia-cdi-hook").read_bytes()
+    assert elf[:5] == b"\x7fELF\x02"
+    start, size, count = (
+        int.from_bytes(elf[place : place + width], "little") for place, width in ((32, 8), (54, 2), (56, 2))
+    )
+    kinds = [int.from_bytes(elf[start + index * size :][:4], "little") for index in range(count)]
+    assert 1 in kinds
+    assert not {2, 3} & set(kinds)  # dynamic section, interpreter
+
+
+def test_3_5_disable_device_node_modification_without_the_driver(shim: Shim) -> None:
+    if Path("/proc/driver/nvidia/params").exists():
+        pytest.skip("a machine with a driver")
+    assert hook(shim, "disable-device-node-modification") == ""
+    assert list((shim.bundle / "rootfs").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--nri-plugin-index=99", "--no-runtime-config"], 0),
+        (["--never-heard-of"], 1),
+        (["stray"], 1),
+        (["--runtime="], 1),
+        (["--toolkit-package-type=tar"], 1),
+    ],
+)
+async def test_4_3_command_lines(toolkits: Toolkits, machine: Machine, words: list[str], code: int) -> None:
+    process = toolkits.start("--no-daemon", *words)
+    assert (await asyncio.wait_for(process.task, 20) == 0) == (code == 0), process.stderr
+    assert machine.there(DEST) == (code == 0)
