@@ -70,14 +70,47 @@ def loads(text: str) -> Any:
             return _as_json(msgspec.json.decode(text))
         except msgspec.DecodeError:
             pass  # YAML has braces, too
+        except RecursionError:
+            raise DocumentError("it is nested too deeply") from None
     try:
         loader = _Loader(text)
         try:
-            return _as_json(loader.get_data()) if loader.check_data() else None  # type: ignore[no-untyped-call]
+            if not loader.check_node():
+                return None
+            node = loader.get_node()
+            _check_size(node)
+            return _as_json(loader.construct_document(node))
         finally:
             loader.dispose()
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise DocumentError("it is nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise DocumentError(str(error)) from error
+
+
+_MAX_NODES: Final = 1_000_000
+"""How many nodes a document may have where each alias stands for all that it names."""
+
+
+def _check_size(document: yaml.Node | None) -> None:
+    """Refuse a document whose aliases make much of little, or name what they are in. :class:`DocumentError`."""
+    sizes: dict[int, int] = {}
+    waiting = [] if document is None else [(document, False)]
+    while waiting:
+        node, measured = waiting.pop()
+        inner = [] if isinstance(node, yaml.ScalarNode) else [each for item in node.value for each in _nodes(item)]
+        if measured:
+            sizes[id(node)] = 1 + sum(sizes[id(each)] for each in inner)
+            if sizes[id(node)] > _MAX_NODES:
+                raise DocumentError(f"its aliases stand for more than {_MAX_NODES} nodes\n{node.start_mark}")
+        elif id(node) not in sizes:
+            sizes[id(node)] = _MAX_NODES  # until it is measured: whoever meets it meanwhile is inside it
+            waiting.append((node, True))
+            waiting += ((each, False) for each in inner)
+
+
+def _nodes(item: yaml.Node | tuple[yaml.Node, yaml.Node]) -> tuple[yaml.Node, ...]:
+    return item if isinstance(item, tuple) else (item,)
 
 
 def compose(data: bytes) -> yaml.Node | None:
@@ -90,10 +123,13 @@ def compose(data: bytes) -> yaml.Node | None:
         loader = _Loader(data)
         try:
             node: yaml.Node | None = loader.get_node() if loader.check_node() else None
+            _check_size(node)
             _merge(loader, node, set())
         finally:
             loader.dispose()
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise DocumentError("it is nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise DocumentError(str(error)) from error
     return node
 
@@ -111,7 +147,7 @@ def _merge(loader: _Loader, node: yaml.Node | None, seen: set[int]) -> None:
                 keys.add(key.value)
         loader.flatten_mapping(node)
     for item in node.value:
-        for child in item if isinstance(item, tuple) else (item,):
+        for child in _nodes(item):
             _merge(loader, child, seen)
 
 

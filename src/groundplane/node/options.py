@@ -346,13 +346,20 @@ def read(command: Command, process: Process, arguments: Sequence[str] | None = N
     return Values(options, found, sources, word)
 
 
+_SHOWN: Final = 200
+"""Characters of a wrong value that a person is shown."""
+
+
 def _parse(option: Option, texts: Sequence[str], source: str) -> Any:
     wanted = texts if option.type.listed else texts[-1:]
     try:
+        if any("\udc80" <= character <= "\udcff" for text in wanted for character in text):
+            raise ValueError("it is not UTF-8 text")
         parsed = [option.type.parse(text) for text in wanted]
     except ValueError as error:
         name = _dashed(option.flags[0])
-        shown = ", ".join(f'"{text}"' for text in wanted)
+        shown = ", ".join(f'"{text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."}"' for text in wanted)
+        shown = shown.encode(errors="replace").decode()
         raise OptionError(f"invalid value {shown} for {name} from {source}: {error}") from None
     return tuple(item for items in parsed for item in items) if option.type.listed else parsed[0]
 

@@ -221,16 +221,21 @@ class DriverFiles:
 
     def _read_cache(self) -> Iterator[str]:
         try:
-            content = self._root.path(ldcache.PATH).read_bytes()
-            paths = ldcache.libraries(content)
+            path = self._root.path(ldcache.PATH)
+            if path.exists() and (not path.is_file() or path.stat().st_size > ldcache.MAX_SIZE):
+                raise ldcache.LdCacheError(f"it is no file, or longer than {ldcache.MAX_SIZE >> 20} MiB")
+            paths = ldcache.libraries(path.read_bytes())
         except FileNotFoundError:
             return
         except (OSError, ldcache.LdCacheError) as error:
             self._log.warning(f"{self._here}{ldcache.PATH} cannot be used: {error}")
             return
-        for path in paths:
-            if self.there(path):
-                yield from dict.fromkeys((path, self.real(path)))
+        for each in paths:
+            try:
+                if self.there(each):
+                    yield from dict.fromkeys((each, self.real(each)))
+            except OSError as error:
+                self._log.warning(f"{self._here}{each}, of {ldcache.PATH}, is left out: {error}")
 
     def driver(self, version: str, release: Release) -> Driver:
         """The driver that is there; ``version`` is what the library says, if it can be asked.

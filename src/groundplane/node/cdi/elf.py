@@ -5,6 +5,8 @@ elsewhere.
 """
 
 import io
+import os
+import stat
 import struct
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
@@ -53,12 +55,16 @@ class Library(NamedTuple):
 
 
 def read(path: Path) -> Library | None:
-    """What a library says of itself; None if the file is no whole ELF file. Raises OSError."""
+    """What a library says of itself; None if it is no whole ELF file (a pipe is not waited for). Raises OSError."""
     try:
-        with path.open("rb") as file:
-            return _read(file)
+        with open(path, "rb", opener=_at_once) as file:
+            return _read(file) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
     except (struct.error, LookupError, ValueError):
         return None
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _read(file: BinaryIO) -> Library | None:

@@ -14,6 +14,9 @@ _OLD_ENTRY: Final = 12
 _HEADER: Final = struct.Struct("<20sII20x")
 _ENTRY: Final = struct.Struct("<iIIIQ")
 _ALIGNMENT: Final = 8
+_MAX_PATH: Final = 4096
+MAX_SIZE: Final = 16 << 20
+"""Bytes of the largest file that is taken for a cache: some hundred times as much as usual ones have."""
 _ELF: Final = 0x0001
 _WIDE: Final = frozenset({0x0300, 0x0500, 0x0A00})
 """Architectures whose libraries are of 64 bits: x86-64, ppc64le, aarch64."""
@@ -50,5 +53,5 @@ def _table(data: bytes) -> int:
 
 
 def _text(table: bytes, offset: int) -> str:
-    end = table.find(b"\0", offset)
+    end = table.find(b"\0", offset, offset + _MAX_PATH)
     return table[offset:end].decode("utf-8", "replace") if 0 <= offset < end else ""

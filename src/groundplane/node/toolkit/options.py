@@ -614,10 +614,16 @@ class _Reader:
         text: str = self._values["override"]
         try:
             override = json.loads(text or "{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._values.mistake("override", f"failed to read {text} as JSON: {error}") from None
         if not isinstance(override, dict):
             raise self._values.mistake("override", f"expected a JSON object, found {text}")
+        try:
+            json.dumps(override, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise self._values.mistake(
+                "override", f"half of a character (a lone surrogate) in {text}: {error}"
+            ) from None
         return override
 
     def _config_mode(self, runtime: str) -> str:

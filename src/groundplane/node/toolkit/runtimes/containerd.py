@@ -483,8 +483,12 @@ def _imported(process: Process, settings: RuntimeSettings, top: TomlDocument) ->
             shown = os.path.dirname(settings.drop_in)  # noqa: PTH120
         else:
             shown = distributions.on_host(settings, folder)
-        real = process.path(shown)
-        found = sorted(fnmatch.filter((each.name for each in real.iterdir()), names)) if real.is_dir() else []
+        try:
+            real = process.path(shown)
+            found = sorted(fnmatch.filter((each.name for each in real.iterdir()), names)) if real.is_dir() else []
+        except OSError as error:
+            reason = error.strerror or error
+            raise RuntimeConfigError(f"{settings.config}: the import {pattern!r} cannot be read: {reason}") from None
         for name in found:
             if real / name != own:
                 path = f"{shown}/{name}"

@@ -69,7 +69,7 @@ class Docker:
             for each in settings.handlers
             if taken.kept is None or at(document.plain, ("runtimes", each.name, "path")) in ours
         }
-        if document.plain.get("default-runtime") in gone:
+        if self.default(document.plain) in gone:
             document.put(("default-runtime",), DEFAULT)
         for name in sorted(gone):
             if at(document.plain, ("runtimes", name)) is not ABSENT:

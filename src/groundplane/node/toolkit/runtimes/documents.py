@@ -113,6 +113,34 @@ def with_drop(plain: Plain, path: Path) -> Plain:
 
 # --- TOML -------------------------------------------------------------------------------------------------------------
 
+MAX_DEPTH: Final = 100
+"""How deep a configuration may be nested: far more than any is, and little enough for what walks through it."""
+_DEEP_KEY: Final = re.compile(rf"""(?:(?:"[^"\n]*+"|'[^'\n]*+'|[A-Za-z0-9_-]++)[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}""")
+"""A dotted key of so many parts, which takes the square of its length to be read."""
+
+
+def toml_plain(text: str) -> Plain:
+    """What a TOML text says. ValueError, with what is wrong."""
+    if _DEEP_KEY.search(text):
+        raise ValueError("it is nested too deeply")
+    try:
+        plain = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    check_depth(plain)
+    return plain
+
+
+def check_depth(plain: Any) -> None:
+    """ValueError if a value is nested more than :data:`MAX_DEPTH` deep."""
+    level = [plain]
+    for _ in range(MAX_DEPTH):
+        inner = (each.values() if isinstance(each, Mapping) else each for each in level)
+        level = [each for items in inner for each in items if isinstance(each, Mapping | list)]
+        if not level:
+            return
+    raise ValueError("it is nested too deeply")
+
 
 class TomlDocument:
     """A TOML file."""
@@ -121,12 +149,10 @@ class TomlDocument:
         self.name = name
         self.text: str = text
         try:
-            self.plain: Plain = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+            self.plain: Plain = toml_plain(text)
+        except ValueError as error:
             hint = "; it is a template, not TOML: name the file that is made of it" if "{{" in text else ""
             raise RuntimeConfigError(f"{name} is not valid TOML: {error}{hint or '; correct the file'}") from None
-        except RecursionError:
-            raise RuntimeConfigError(f"{name} is nested too deeply; correct the file") from None
 
     def put(self, path: Path, value: Any) -> None:
         """See :class:`Document`."""
@@ -326,7 +352,8 @@ class JsonDocument:
         self.name = name
         try:
             self._json = JsonText(text)
-        except JsonSyntaxError as error:
+            check_depth(self._json.plain)
+        except (JsonSyntaxError, ValueError) as error:
             raise RuntimeConfigError(f"{name} is not valid JSON: {error}; correct the file") from None
 
     @property

@@ -18,6 +18,8 @@ from ...process import Process
 from ..settings import RuntimeConfigError
 
 NEW_MODE: Final = 0o644
+MAX_SIZE: Final = 4 << 20
+"""Bytes of the largest file that is taken for a configuration."""
 _REMEDIES: Final = {
     errno.EROFS: "it is on a read-only file system: mount it writable, or use the NRI plugin, which needs no such file",
     errno.ENOSPC: "the disk is full: free some space",
@@ -51,7 +53,12 @@ def read(process: Process, path: str) -> Found:
             raise RuntimeConfigError(f"{path} is a folder: give the path of the runtime's configuration file")
         if real.exists() and not real.is_file():
             raise RuntimeConfigError(f"{path} is not a regular file: give the path of a configuration file")
-        data = real.read_bytes()
+        with real.open("rb") as file:
+            data = file.read(MAX_SIZE + 1)
+        if len(data) > MAX_SIZE:
+            raise RuntimeConfigError(
+                f"{path} is longer than {MAX_SIZE >> 20} MiB, which no configuration is: is it the right file?"
+            )
     except (FileNotFoundError, NotADirectoryError):
         return Found(path, real, None)
     except OSError as error:

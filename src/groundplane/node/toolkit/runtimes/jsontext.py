@@ -46,7 +46,10 @@ class JsonText:
         if not isinstance(self.plain, dict):
             raise JsonSyntaxError("it holds no object ({...})")
         self._body = body
-        self._root = self._scan(_SPACE.match(body).end(), 0)  # type: ignore[union-attr]
+        try:
+            self._root = self._scan(_SPACE.match(body).end(), 0)  # type: ignore[union-attr]
+        except RecursionError:
+            raise JsonSyntaxError("it is nested too deeply") from None
 
     def put(self, path: tuple[str, ...], value: Any) -> "JsonText":
         """The text where a path holds a value; objects on the way are made. They must not be anything else."""

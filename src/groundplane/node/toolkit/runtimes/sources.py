@@ -3,7 +3,6 @@
 contracts/toolkit-cdi.md 5.2. The first source that succeeds counts.
 """
 
-import tomllib
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,7 +11,7 @@ import msgspec
 from ...process import Completed, Process
 from ..settings import RuntimeConfigError, RuntimeSettings
 from . import files
-from .documents import Plain, TomlDocument
+from .documents import Plain, TomlDocument, toml_plain
 
 COMMAND: Final = "command"
 FILE: Final = "file"
@@ -76,8 +75,8 @@ async def _of_commands(process: Process, settings: RuntimeSettings, commands: Se
         done = await execute(process, chrooted(settings, *argv))
         if done.code == 0:
             try:
-                return tomllib.loads(done.out)
-            except tomllib.TOMLDecodeError as error:
+                return toml_plain(done.out)
+            except ValueError as error:
                 failures.append(f"{' '.join(argv)} printed no TOML: {error}")
         else:
             failures.append(f"{' '.join(argv)} failed (exit code {done.code}): {last_line(done.err)}")

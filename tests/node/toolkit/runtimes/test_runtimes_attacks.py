@@ -1,0 +1,73 @@
+"""Configuration files that mean harm: too deep, too long, of odd types. Each is refused in words, or left as it was."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from node.fakeprocess import FakeProcess
+from node.toolkit.runtimes.runtimekit import CONFIGS, files, settings
+
+from groundplane.node.process import Completed
+from groundplane.node.toolkit import runtimes
+from groundplane.node.toolkit.runtimes import sources
+from groundplane.node.toolkit.runtimes.files import MAX_SIZE
+from groundplane.node.toolkit.settings import RuntimeConfigError
+
+TABLE = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"'
+DEPTHS = (90, 150, 330, 400, 500, 900, 1200, 5000)
+
+
+def deep() -> Iterator[tuple[str, str]]:
+    for depth in DEPTHS:
+        lists = "[" * depth + "]" * depth
+        keys = ".".join(["a"] * depth)
+        yield "containerd", f"{TABLE}]\nx = {lists}\n"
+        yield "containerd", f"{TABLE}]\nx = {'{a=' * depth}1{'}' * depth}\n"
+        yield "containerd", f"{TABLE}]\n{keys} = 1\n"
+        yield "containerd", f"{TABLE}.{keys}]\nb = 1\n"
+        yield "crio", "[" + " . ".join(['"a"'] * depth) + "]\nb = 1\n"
+        yield "docker", '{"x": ' + lists + "}"
+        yield "docker", '{"runtimes": {"x": ' + '{"a":' * depth + "1" + "}" * depth + "}}"
+
+
+ODD = (
+    *deep(),
+    ("containerd", f"version = 2\nx = {'1' * 5000}\n"),
+    ("crio", f"x = {'1' * 5000}\n"),
+    ("docker", '{"x": ' + "1" * 5000 + "}"),
+    ("docker", '{"default-runtime": {}}'),
+    ("docker", '{"default-runtime": ["nvidia"], "runtimes": null}'),
+    ("containerd", 'version = 2\nimports = ["[", "", "/", "/etc/\\u0000/x.toml", "/proc/self/*", "/a/*/b"]\n'),
+    ("containerd", "#" * MAX_SIZE + "\n"),
+    ("docker", " " * MAX_SIZE + "{}"),
+)
+
+
+@pytest.mark.parametrize(("runtime", "text"), ODD, ids=range(len(ODD)))
+async def test_odd_files_are_refused_in_words_or_restored(tmp_path: Path, runtime: str, text: str) -> None:
+    process = FakeProcess(tmp_path, ("nvidia-toolkit",), {})
+    process.root.write_atomic(CONFIGS[runtime], text)
+    wanted = settings(runtime, default="nvidia", enable_cdi=True)
+    before = files(process)
+    for step in (runtimes.low_level, runtimes.preview, runtimes.configure, runtimes.configure, runtimes.revert):
+        try:
+            await step(process, wanted)
+        except RuntimeConfigError as error:
+            assert CONFIGS[runtime] in str(error)
+            assert len(str(error)) < 1000
+    assert files(process) == before
+
+
+async def test_a_key_of_many_parts_takes_no_memory(tmp_path: Path) -> None:
+    process = FakeProcess(tmp_path, ("nvidia-toolkit",), {})
+    process.root.write_atomic(CONFIGS["containerd"], f"{'.'.join(['a'] * 500_000)} = 1\n")
+    with pytest.raises(RuntimeConfigError, match="nested too deeply"):
+        await runtimes.configure(process, settings("containerd"))
+
+
+@pytest.mark.parametrize("printed", [f"x = {'1' * 5000}", f"x = {'[' * 5000}", f"{'.'.join(['a'] * 5000)} = 1", "\0"])
+async def test_what_the_runtime_prints_may_be_anything(tmp_path: Path, printed: str) -> None:
+    process = FakeProcess(tmp_path, ("nvidia-toolkit",), {})
+    process.commands["chroot"] = lambda argv, env, stdin: Completed(0, printed, "")
+    with pytest.raises(RuntimeConfigError, match="printed no TOML"):
+        await sources.load(process, settings("containerd", sources=("command",)), [("containerd", "config", "dump")])
