@@ -370,6 +370,19 @@ async def test_a_reset_of_a_busy_gpu_is_refused_and_others_are_not_tried(node) -
     assert found.states()[0].modes == (True, True)
 
 
+async def test_a_reset_that_fails_puts_the_instances_back(node) -> None:
+    found = node(on(A100, "7g.40gb"), A100)
+
+    class Stuck(Failing):
+        async def reset(self, gpus, nvidia_smi) -> None:
+            raise nvmlerrors.error(nvmlerrors.UNKNOWN, "resetting GPUs")
+
+    with pytest.raises(MigError, match=r"cannot reset GPU 0 .*ERROR_UNKNOWN; reset them, or reboot the node"):
+        await apply(found, entry(None), control=Stuck(found.control, 10_000))
+    assert found.configs() == [{"7g.40gb": 1}, {}]
+    assert found.states()[0].modes == (True, False), "a reboot brings the mode"
+
+
 async def test_1_10_skip_reset_leaves_modes_pending(node) -> None:
     found = node(A100, H100)
     await apply(found, entry(""), mode_only=True, skip_reset=True)

@@ -177,7 +177,12 @@ async def set_modes(world: World, wanted: Mapping[str, bool], *, skip_reset: boo
     if skip_reset:
         world.warn(f"the MIG mode is pending on {listed} until the GPU is reset or the node is rebooted")
         return
-    await _reset(world, pending)
+    try:
+        await _reset(world, pending)
+    except BaseException:
+        for found in pending:
+            _put_back(world, found)
+        raise
 
 
 def _set_mode(world: World, found: GpuState, mode: bool) -> bool:
