@@ -3171,3 +3171,81 @@ async def test_4_3_command_lines(toolkits: Toolkits, machine: Machine, words: li
     process = toolkits.start("--no-daemon", *words)
     assert (await asyncio.wait_for(process.task, 20) == 0) == (code == 0), process.stderr
     assert machine.there(DEST) == (code == 0)
+
+
+async def test_8_12_a_runtime_that_ends_the_toolkit_as_it_restarts(
+    toolkits: Toolkits, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was configured stays in force, and the next toolkit need not restart the runtime again."""
+    machine.file(CONFIG, users(2))
+    env = {**PLAIN, "RUNTIME_RESTART_MODE": "signal"}
+    kill = FakeProcess.kill
+
+    def killed(self: FakeProcess, pid: int, number: int) -> None:
+        kill(self, pid, number)
+        self.send(signal.SIGTERM)
+
+    async with Daemon(machine, "/run/containerd/containerd.sock"):
+        with monkeypatch.context() as patch:
+            patch.setattr(FakeProcess, "kill", killed)
+            process = toolkits.start(env=env)
+            assert await asyncio.wait_for(process.task, 20) == 0
+        assert machine.there(DROP_IN)
+        assert "conf.d" in machine.read(CONFIG)
+        assert not machine.there(PID)
+        process = await toolkits.waiting(env=env)
+        assert process.killed == []
+        await toolkits.end(process)
+        assert process.killed == [(os.getpid(), signal.SIGHUP)]
+        assert machine.read(CONFIG) == users(2)
+
+
+async def test_4_4_what_cannot_be_taken_back_is_an_error_and_left(toolkits: Toolkits, machine: Machine) -> None:
+    machine.file(CONFIG, users(2))
+    process = await toolkits.waiting()
+    machine.file(CONFIG, "version = [")
+    await toolkits.end(process, code=1)
+    assert machine.read(CONFIG) == "version = ["
+    assert re.search("^E", process.stderr, re.MULTILINE)
+    assert not machine.there(PID)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM])
+async def test_4_4_each_signal_ends_the_wait(toolkits: Toolkits, machine: Machine, number: signal.Signals) -> None:
+    machine.file(CONFIG, users(2))
+    process = await toolkits.waiting()
+    process.send(number)
+    assert await asyncio.wait_for(process.task, 20) == 0
+    assert machine.read(CONFIG) == users(2)
+
+
+async def test_5_6_the_daemon_is_tried_six_times(toolkits: Toolkits, machine: Machine) -> None:
+    process = toolkits.start(env={**PLAIN, "RUNTIME_RESTART_MODE": "signal"}, pace=1000.0)
+    begun = asyncio.get_running_loop().time()
+    assert await asyncio.wait_for(process.task, 30) == 1
+    assert process.stderr.count("attempt ") == 5
+    assert "6 attempts" in process.stderr
+    assert (asyncio.get_running_loop().time() - begun) * 1000 > 25
+
+
+async def test_4_1_as_the_operator_mounts_things(toolkits: Toolkits, operand: Machine) -> None:
+    """With paths of the container that are others on the host."""
+    operand.file("/runtime/config-dir/config.toml", users(2))
+    env = {
+        **OPERATOR,
+        "RUNTIME_CONFIG": "/runtime/config-dir/config.toml",
+        "CONTAINERD_CONFIG": "/runtime/config-dir/config.toml",
+        "RUNTIME_DROP_IN_CONFIG": "/runtime/config-dir.d/99-nvidia.toml",
+        "RUNTIME_DROP_IN_CONFIG_HOST_PATH": "/etc/containerd/conf.d/99-nvidia.toml",
+    }
+    process = await toolkits.waiting(env=env)
+    top = tomllib.loads(operand.read("/runtime/config-dir/config.toml"))
+    assert top["imports"] == ["/etc/containerd/own/*.toml", "/etc/containerd/conf.d/*.toml"]
+    table = cri(operand, 2, "/runtime/config-dir.d/99-nvidia.toml")
+    assert table["enable_cdi"] is True
+    assert set(table["containerd"]["runtimes"]) == {"runc", *NAMES}
+    assert "default_runtime_name" not in table["containerd"]
+    await toolkits.end(process)
+    assert operand.read("/runtime/config-dir/config.toml") == users(2)
+    assert not operand.there(CONFIG)
+    assert not operand.there("/runtime/config-dir.d/99-nvidia.toml")
