@@ -53,6 +53,8 @@ class Kubelet(rpc.PodResourcesListerServicer):
         self.socket = socket
         self.pods: list[Any] = []
         self.asked = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.fails: grpc.StatusCode | None = None
         self._server: Any = None
 
@@ -64,6 +66,7 @@ class Kubelet(rpc.PodResourcesListerServicer):
         await self._server.start()
 
     async def stop(self) -> None:
+        self.answers.set()
         if self._server is not None:
             await self._server.stop(None)
             self._server = None
@@ -71,6 +74,7 @@ class Kubelet(rpc.PodResourcesListerServicer):
 
     async def List(self, request: Any, context: Any) -> Any:
         self.asked += 1
+        await self.answers.wait()
         if self.fails is not None:
             await context.abort(self.fails, "not now")
         return wire.ListPodResourcesResponse(pod_resources=self.pods)

@@ -23,7 +23,7 @@ from groundplane.cluster.errors import ConfigError
 from groundplane.node.devices.simtelemetry import ProcessEntry
 from groundplane.node.devices.simulated import GpuEntry, Mig, TelemetryEntry
 from groundplane.node.kubeletapi.stubs import podresources_pb2 as wire
-from groundplane.node.metrics import main, server, webconfig
+from groundplane.node.metrics import main, pods, server, webconfig
 
 Make = Callable[..., World]
 TEMP = "DCGM_FI_DEV_GPU_TEMP, gauge, Temperature (in C).\n"
@@ -402,6 +402,25 @@ async def test_5_5_a_kubelet_that_is_not_there_or_fails_costs_labels_only(world:
     await here.told("the kubelet lists pods again")
 
 
+async def test_5_5_a_kubelet_that_hangs_costs_labels_only(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pods, "PATIENCE_S", 0.1)
+    here = world(["H100"])
+    here.prepare("-k")
+    await here.kubelet.start()
+    (gpu,) = here.machine.read().inventory.gpus
+    here.kubelet.pods = [pod("a", gpu.uuid)]
+    here.kubelet.answers.clear()
+    await here.start(counters=TEMP)
+    bodies = await asyncio.gather(*(here.scrape() for _ in range(5)))
+    assert all(of(body, "DCGM_FI_DEV_GPU_TEMP") and "pod=" not in body for body in bodies)
+    assert here.kubelet.asked == 1, "scrapes at one time share a question"
+    here.kubelet.answers.set()
+    await here.scraped(lambda body: 'pod="a"' in body, "the pod")
+    here.kubelet.answers.clear()
+    await here.scrape()
+    assert await here.end() == 0
+
+
 async def test_5_5_without_kubernetes_nobody_is_asked(world: Make) -> None:
     here = world(["H100"])
     here.prepare()
@@ -572,6 +591,15 @@ async def test_4_health_during_a_reload(world: Make, monkeypatch: pytest.MonkeyP
     going.set()
     await here.told("files were read anew: 1 series")
     assert (await here.get("/health")).headers["X-Registry-Available"] == "true"
+
+
+async def test_4_a_signal_ends_a_reload(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = world(["H100"])
+    await here.start(counters=TEMP)
+    monkeypatch.setattr(main.Exporter, "_read_counters", lambda self: asyncio.Event().wait())
+    here.process.send(SIGHUP)
+    await here.told("SIGHUP: reading files anew")
+    assert await here.end() == 0
 
 
 async def test_4_reloads_are_two_seconds_apart(world: Make) -> None:

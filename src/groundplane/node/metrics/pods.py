@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 LIMIT_S: Final = 10.0
 """How long the kubelet may take to answer."""
+PATIENCE_S: Final = 5.0
+"""How long a scrape waits for that: Prometheus gives up after 10 s, and figures without pods are better than none."""
 _LARGEST: Final = 16 << 20
 """Bytes of the longest answer that a kubelet gives."""
 _POD_UID: Final = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
@@ -46,24 +48,39 @@ class PodResources:
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask())
             self._asking.add_done_callback(self._forget)
-        return await asyncio.shield(self._asking)
+        asking = self._asking
+        await asyncio.wait((asking,), timeout=PATIENCE_S)
+        if not asking.done():
+            self._say(
+                f"the kubelet has not listed pods within {PATIENCE_S:g} s; rows say nothing of pods until it does"
+            )
+        return asking.result() if asking.done() and not asking.cancelled() else []
 
     async def close(self) -> None:
         """Let the socket go."""
+        asking = self._asking
+        if asking is not None and asking is not asyncio.current_task():
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
         self._open.close()
 
-    def _forget(self, _: "asyncio.Task[list[Use]]") -> None:
+    def _forget(self, asked: "asyncio.Task[list[Use]]") -> None:
         self._asking = None
+        if not asked.cancelled():
+            asked.exception()  # those who wait for it raise it, if there are any left
 
     async def _ask(self) -> list[Use]:
         import grpc
         import grpc.aio
 
-        path = self._process.path(self._socket)
-        if not path.exists():
+        try:
+            there = self._process.path(self._socket).exists()
+        except OSError:
+            there = False
+        if not there:
             self._say(f"there is no socket {self._socket}: rows say nothing of pods. Is the kubelet's folder mounted?")
             return []
         for last in (False, True):  # the kubelet may have been restarted since
