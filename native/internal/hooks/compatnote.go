@@ -47,6 +47,9 @@ func readNote(library io.ReaderAt) (*compatNote, error) {
 	}
 	nameSize := uint64(file.ByteOrder.Uint32(data))
 	size := uint64(file.ByteOrder.Uint32(data[4:]))
+	if section.Addralign > noteLimit || nameSize > noteLimit || size > noteLimit { // so that nothing below overflows
+		return nil, fmt.Errorf("section %s is cut off, or aligned to %d bytes", noteSection, section.Addralign)
+	}
 	begin := noteHeader + alignUp(nameSize, section.Addralign)
 	if noteHeader+nameSize > uint64(len(data)) || begin+size > uint64(len(data)) {
 		return nil, fmt.Errorf("section %s is cut off", noteSection)

@@ -79,10 +79,20 @@ func (l *Logger) Logf(level Level, format string, values ...any) {
 			continue
 		}
 		if text == "" {
-			text = fmt.Sprintf(format, values...)
+			text = shortened(fmt.Sprintf(format, values...))
 		}
 		_, _ = io.WriteString(sink.Writer, line(sink.Format, level, text))
 	}
+}
+
+// lineLimit is as much as a person reads; what a container asks for may be of any length.
+const lineLimit = 8 << 10
+
+func shortened(text string) string {
+	if len(text) <= lineLimit {
+		return text
+	}
+	return fmt.Sprintf("%s... (%d bytes in all)", strings.ToValidUTF8(text[:lineLimit], ""), len(text))
 }
 
 // Errorf says why something failed.

@@ -120,9 +120,13 @@ func mergeMaps(original, before, after map[string]any) map[string]any {
 func mergeLists(original, before, after []any) []any {
 	merged := make([]any, len(after))
 	taken := make([]bool, len(before))
+	first := 0 // all before it are taken: lists are long, and their order seldom changes
 	for index, value := range after {
 		merged[index] = value
-		for old := range before {
+		for first < len(before) && taken[first] {
+			first++
+		}
+		for old := first; old < len(before); old++ {
 			if !taken[old] && reflect.DeepEqual(before[old], value) {
 				taken[old] = true
 				merged[index] = original[old]

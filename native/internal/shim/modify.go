@@ -95,11 +95,13 @@ func inject(
 
 func qualify(devices []string, kind string) []string {
 	var names []string
+	seen := make(map[string]bool, len(devices))
 	for _, device := range devices {
 		if !parser.IsQualifiedName(device) && !strings.HasPrefix(device, automaticKind+"=") {
 			device = kind + "=" + device
 		}
-		if !slices.Contains(names, device) {
+		if !seen[device] {
+			seen[device] = true
 			names = append(names, device)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"groundplane.dev/native/internal/config"
 	"groundplane.dev/native/internal/logging"
 	"groundplane.dev/native/internal/oci"
@@ -133,7 +135,7 @@ func openAppend(name string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 		return nil, err
 	}
-	return os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	return os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY|unix.O_NONBLOCK, 0o644) // a pipe is not waited for
 }
 
 func formatOf(line commandLine) logging.Format {
