@@ -275,27 +275,29 @@ class Exporter:
 
     async def _hear_driver(self) -> None:
         """Note Xid errors as the driver tells them."""
+        await self._sampler.passed.wait()
         while True:
             uuids = frozenset(gpu.uuid for gpu in self._sampler.gpus)
-            if uuids:
-                await self._hear(uuids)
-            await self._process.sleep(min(self._settings.interval_s, 1.0))
+            if not uuids or not await self._hear(uuids):
+                await self._process.sleep(min(self._settings.interval_s, 1.0))
 
-    async def _hear(self, uuids: frozenset[str]) -> None:
-        """Note the Xid errors of some GPUs, until there are others or the driver tells no more."""
+    async def _hear(self, uuids: frozenset[str]) -> bool:
+        """Note the Xid errors of some GPUs until there are others; False if the driver tells none, or no more."""
         try:
             events = self._source.watch(uuids, EventKind.XID)
         except DeviceError as error:
             self._say(f"the driver tells no Xid errors: {error}")
-            return
+            return False
         for uuid, reason in events.failed.items():
             self._say(f"GPU {uuid} tells no Xid errors: {reason}")
         try:
             await wait_any(self._note(events), self._until_other(uuids))
         except DeviceError as error:
             self._say(f"waiting for Xid errors failed: {error}")
+            return False
         finally:
             await events.close()
+        return True
 
     async def _note(self, events: Watch) -> None:
         while True:
