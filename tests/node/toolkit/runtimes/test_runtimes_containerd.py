@@ -75,7 +75,7 @@ async def test_version_must_be_a_number(tmp_path: Path, value: str) -> None:
     process = FakeProcess(tmp_path)
     process.write(CONFIG, f"version = {value}\n")
     before = files(process)
-    with pytest.raises(RuntimeConfigError, match="unsupported type for version field"):
+    with pytest.raises(RuntimeConfigError, match=r"config\.toml: unsupported type for version field"):
         await runtimes.configure(process, settings("containerd"))
     assert files(process) == before
 

@@ -131,8 +131,9 @@ class Containerd:
         """As :meth:`.engine.Engine.plan`."""
         settings = given.settings
         top = TomlDocument(given.originals[settings.config] or "", settings.config)
+        own_version = version_of(top.plain, settings.config)  # first, so that an error names the file
         source_version = version_of(given.source.plain, f"the configuration of {settings.runtime}")
-        version = version_of(top.plain, settings.config) or source_version or (1 if settings.legacy_config else 2)
+        version = own_version or source_version or (1 if settings.legacy_config else 2)
         base, default = self._base(process, given, top, version, source_version)
         containerd = table_at(base, ("containerd",), f"{settings.config}: plugins.{table_name(version)}")
         options = inherited(containerd, default)
