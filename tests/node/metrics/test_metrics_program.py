@@ -23,7 +23,7 @@ from groundplane.cluster.errors import ConfigError
 from groundplane.node.devices.simtelemetry import ProcessEntry
 from groundplane.node.devices.simulated import GpuEntry, Mig, TelemetryEntry
 from groundplane.node.kubeletapi.stubs import podresources_pb2 as wire
-from groundplane.node.metrics import main, pods, server, webconfig
+from groundplane.node.metrics import listen, main, pods, scrape, server, webconfig
 
 Make = Callable[..., World]
 TEMP = "DCGM_FI_DEV_GPU_TEMP, gauge, Temperature (in C).\n"
@@ -342,7 +342,7 @@ async def test_5_4_clock_events_without_any(world: Make) -> None:
 
 
 async def test_9_10_errors_that_only_the_kernels_log_tells(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(main, "KERNEL_LOG_S", 0.02)
+    monkeypatch.setattr(listen, "KERNEL_LOG_S", 0.02)
     here = world(["H100", "H100"])
     file = here.prepare().write("/dev/kmsg", "NVRM: Xid (PCI:0000:10:00): 13, old\n")
     await here.start(counters=DERIVED)
@@ -775,7 +775,7 @@ async def test_4_a_scrape_that_cannot_be_put_together_is_an_error_of_that_scrape
 ) -> None:
     here = world(["H100"])
     await here.start(counters=TEMP)
-    monkeypatch.setattr(main.Exporter, "_jobs", lambda self: {}["missing"])
+    monkeypatch.setattr(scrape.Scrapes, "_jobs", lambda self: {}["missing"])
     answer = await here.get()
     assert (answer.status, await answer.text()) == (500, "the figures cannot be put together: KeyError: 'missing'\n")
     monkeypatch.undo()

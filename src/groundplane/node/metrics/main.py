@@ -9,32 +9,31 @@ import asyncio
 import contextlib
 import importlib.resources
 import json
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from .. import watch
-from ..devices.source import DeviceError, EventKind, Source, Watch
+from ..devices.source import DeviceError, Source
 from ..devices.telemetry import QUANTITIES, Reading
 from ..options import Leave
 from ..process import ENDING, Log, Process, unless_signalled, wait_any
 from . import counters as wanted_series
-from . import derived, dump, families, fields, jobs, kernellog, mapping, pods, text, webconfig
+from . import dump, families, fields, pods, webconfig
 from . import settings as options
 from .counters import Counters, CountersError
-from .families import Entity
-from .history import History, Origin
-from .mapping import PER_PROCESS, Users
-from .sampler import Sampler, Snapshot, Wanted, in_thread
+from .history import History
+from .listen import Listener
+from .mapping import PER_PROCESS
+from .sampler import Sampler, Wanted, in_thread
+from .scrape import Scrapes
 from .server import ScrapeError, Server
 from .settings import Settings
-from .text import Family
 
 RELOAD_PAUSE_S: Final = 2.0
 """The shortest time between two reloads (4)."""
 FIRST_SAMPLES_S: Final = 5.0
 """How long the first samples are waited for before serving begins."""
-KERNEL_LOG_S: Final = 1.0
 _DONE, _FAILED = 0, 1
 Work: TypeAlias = Coroutine[Any, Any, None]
 
@@ -83,16 +82,15 @@ class Exporter:
         self._log = log
         self._settings = wanted
         self._source: Source = process.devices()
-        self._history = History()
-        self._sampler = Sampler(process, log, self._source, self._history, wanted.interval_s)
+        history = History()
+        self._sampler = Sampler(process, log, self._source, history, wanted.interval_s)
+        self._listener = Listener(process, log, self._source, self._sampler, history, wanted.interval_s)
         self._counters = Counters((), ())
         self._pod_resources = pods.PodResources(process, log, wanted.pod_resources_socket)
         self._cluster = pods.Cluster(process, log, wanted)
+        self._scrapes = Scrapes(process, log, wanted, self._sampler, history, self._cluster)
         self._server: Server | None = None
-        self._said: set[str] = set()
-        self._answer: tuple[object, bytes] | None = None
-        """The answer to the last scrape of the same rows, and who used the devices then."""
-        self._made: tuple[tuple[int, int, int], Snapshot, Counters, list[Entity], list[Family]] | None = None
+        self._dump_trouble = ""
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -116,7 +114,7 @@ class Exporter:
             await wait_any(self._until_told(config.certificate or ()), background.failure())
 
     def _works(self) -> list[Callable[[], Work]]:
-        works: list[Callable[[], Work]] = [self._sampler.run, self._hear_driver, self._hear_kernel]
+        works: list[Callable[[], Work]] = [self._sampler.run, self._listener.hear_driver, self._listener.hear_kernel]
         if self._cluster.needed:
             works.append(self._cluster.run)
         if self._settings.bind_poll_s is not None:
@@ -273,83 +271,6 @@ class Exporter:
 
     # --- in the background --------------------------------------------------------------------------------------------
 
-    async def _hear_driver(self) -> None:
-        """Note Xid errors as the driver tells them."""
-        await self._sampler.passed.wait()
-        while True:
-            uuids = frozenset(gpu.uuid for gpu in self._sampler.gpus)
-            if not uuids or not await self._hear(uuids):
-                await self._process.sleep(min(self._settings.interval_s, 1.0))
-
-    async def _hear(self, uuids: frozenset[str]) -> bool:
-        """Note the Xid errors of some GPUs until there are others; False if the driver tells none, or no more."""
-        try:
-            events = self._source.watch(uuids, EventKind.XID)
-        except DeviceError as error:
-            self._say(f"the driver tells no Xid errors: {error}")
-            return False
-        for uuid, reason in events.failed.items():
-            self._say(f"GPU {uuid} tells no Xid errors: {reason}")
-        try:
-            await wait_any(self._note(events), self._until_other(uuids))
-        except DeviceError as error:
-            self._say(f"waiting for Xid errors failed: {error}")
-            return False
-        finally:
-            await events.close()
-        return True
-
-    async def _note(self, events: Watch) -> None:
-        while True:
-            event = await events.next()
-            found = [event.uuid] if event.uuid else await self._silent(event.xid)
-            for uuid in found:
-                self._add_xid(uuid, event.xid, "driver")
-            if not found:
-                self._log.warning(f"Xid {event.xid} of a GPU that cannot be told")
-
-    async def _silent(self, code: int) -> list[str]:
-        """GPUs that give no sign of life and did not have this error last: of a lost GPU the driver cannot tell which
-        it is."""
-        last = {gpu.uuid: self._history.last_xid(gpu.uuid) for gpu in self._sampler.gpus}
-        uuids = [uuid for uuid, seen in last.items() if seen is None or seen.code != code]
-
-        def ask() -> list[str]:
-            return [uuid for uuid in uuids if not self._answers(uuid)]
-
-        return await in_thread(ask)
-
-    def _answers(self, uuid: str) -> bool:
-        try:
-            self._source.check(uuid)
-        except DeviceError:
-            return False
-        return True
-
-    async def _until_other(self, uuids: frozenset[str]) -> None:
-        while uuids == {gpu.uuid for gpu in self._sampler.gpus}:
-            await self._process.sleep(min(self._settings.interval_s, 5.0))
-
-    async def _hear_kernel(self) -> None:
-        """Note Xid errors that the kernel's log tells, where it can be read."""
-        try:
-            log = kernellog.KernelLog.open(self._process.path(kernellog.PATH))
-        except OSError as error:
-            self._log.info(f"the kernel's log cannot be read ({error.strerror}): Xid errors are those that NVML tells")
-            return
-        try:
-            while True:
-                for found in log.read():
-                    for gpu in self._sampler.gpus:
-                        if gpu.bus_id and kernellog.address(gpu.bus_id) == found.address:
-                            self._add_xid(gpu.uuid, found.code, "kernel log")
-                await self._process.sleep(KERNEL_LOG_S)
-        finally:
-            log.close()
-
-    def _add_xid(self, uuid: str, code: int, origin: Origin) -> None:
-        self._history.add_xid(uuid, code, self._process.monotonic(), self._process.now().timestamp(), origin)
-
     async def _look_for_gpus(self) -> None:
         """Take samples at once where GPUs were bound to the driver or unbound from it."""
         while True:
@@ -365,12 +286,10 @@ class Exporter:
                 dump.write(folder, self.state(), self._process.now(), compressed=wanted.dump_compressed)
                 dump.clean(folder, wanted.dump_retention_h)
             except OSError as error:
-                self._say(f"what was sampled cannot be written to {wanted.dump_dir}: {error}")
-
-    def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            self._log.warning(text)
+                trouble = f"what was sampled cannot be written to {wanted.dump_dir}: {error}"
+                if trouble != self._dump_trouble:
+                    self._log.warning(trouble)
+                self._dump_trouble = trouble
 
     # --- a scrape -----------------------------------------------------------------------------------------------------
 
@@ -378,7 +297,7 @@ class Exporter:
         """The figures. Raises ScrapeError."""
         uses = await self._pod_resources.uses() if self._settings.kubernetes else []
         try:
-            found = self._document(uses)
+            found = self._scrapes.document(self._counters, uses)
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             self._log.error(f"a scrape failed: {type(error).__name__}: {error}")
             raise ScrapeError(f"the figures cannot be put together: {type(error).__name__}: {error}") from error
@@ -386,54 +305,6 @@ class Exporter:
             ages = [round(self._process.monotonic() - each.taken, 1) for each in self._sampler.snapshot.samples]
             self._log.info(f"scrape: {len(found)} bytes, {len(uses)} devices of pods, samples {ages} s old")
         return found
-
-    def _document(self, uses: Sequence[mapping.Use]) -> bytes:
-        snapshot, counters, wanted = self._sampler.snapshot, self._counters, self._settings
-        shown, plain = self._rows(snapshot, counters)
-        facts, slices, jobs_of = self._cluster.facts, self._cluster.slices, self._jobs()
-        key = (uses, facts, slices, jobs_of)
-        if self._answer is not None and self._answer[0] == key:
-            return self._answer[1]
-        world = derived.World(shown, snapshot, self._history, wanted, self._process.monotonic())
-        of_windows = list(derived.families(counters, world))
-        made = [*plain, *of_windows]
-        users = None
-        if uses:
-            users = Users(uses, mapping.Places.of(self._sampler.gpus), wanted, facts, slices)
-            if wanted.virtual_gpus:
-                made = self._per_process(made, shown, users)
-        found = text.document(render(made, shown, users, jobs_of))
-        if not of_windows and not wanted.virtual_gpus:  # else it depends on the clock, and on processes
-            self._answer = key, found
-        return found
-
-    def _rows(self, snapshot: Snapshot, counters: Counters) -> tuple[list[Entity], list[Family]]:
-        """What changes only when samples were taken or an error came: made once for all scrapes until then."""
-        key = (id(snapshot), id(counters), self._history.version)
-        if self._made is None or self._made[0] != key:
-            shown = families.entities(snapshot, counters, self._history, self._settings)
-            if reason := families.without_profiling(snapshot, counters):
-                self._say(reason)
-            self._answer = None
-            self._made = key, snapshot, counters, shown, list(families.plain(shown, counters, snapshot, self._history))
-        return self._made[3], self._made[4]
-
-    def _per_process(self, made: Sequence[Family], shown: Sequence[Entity], users: Users) -> list[Family]:
-        pids = {process.pid for entity in shown for process in entity.sample.processes}
-        pod_of = pods.pods_of(self._process, pids)
-        return [
-            mapping.per_process(family, shown, users, pod_of) if family.name in PER_PROCESS else family
-            for family in made
-        ]
-
-    def _jobs(self) -> Mapping[str, tuple[str, ...]]:
-        if not self._settings.job_mapping_dir:
-            return {}
-        try:
-            return jobs.read(self._process.path(self._settings.job_mapping_dir))
-        except jobs.JobsError as error:
-            self._say(f"{error}; rows say nothing of jobs until it can")
-            return {}
 
     def state(self) -> dict[str, object]:
         """What the program holds."""
@@ -459,46 +330,6 @@ class Exporter:
 def _figures(reading: Reading | None) -> dict[str, object]:
     found = {name: getattr(reading, name, None) for name in QUANTITIES}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def render(
-    made: Sequence[Family], shown: Sequence[Entity], users: Users | None, jobs_of: Mapping[str, tuple[str, ...]]
-) -> list[str]:
-    """The output: each row once for each who uses its device and each job on it; a series without rows is left out."""
-    using = [users.of(entity) if users is not None else [] for entity in shown]
-    working = [jobs.of(entity, jobs_of) for entity in shown]
-    ready = [_variants(entity, using[at], working[at]) for at, entity in enumerate(shown)]
-    parts: list[str] = []
-    for family in made:
-        if not family.rows:
-            continue
-        parts.append(text.head(family))
-        name = family.name
-        for row in family.rows:
-            at = row.entity
-            if not (row.labels or row.attributes or row.settled):
-                labels = ready[at]
-            else:
-                labels = _variants(shown[at], [] if row.settled else using[at], working[at], row.labels, row.attributes)
-            parts += [f"{name}{{{each}}} {row.value}\n" for each in labels]
-    return parts
-
-
-def _variants(
-    entity: Entity,
-    using: Sequence[mapping.User],
-    working: Sequence[str],
-    labels: Mapping[str, str] | None = None,
-    attributes: Mapping[str, str] | None = None,
-) -> list[str]:
-    """The labels of a row, once for each user and job."""
-    own_labels, own_attributes = {**entity.labels, **(labels or {})}, dict(attributes or {})
-    found = []
-    for user in using or (mapping.User({}),):
-        for job in working or ("",):
-            whole = {**own_attributes, **user.attributes, **({jobs.LABEL: job} if job else {})}
-            found.append(text.labelled(entity.base, {**user.labels, **own_labels}, whole))
-    return found
 
 
 class _Background:
