@@ -4,13 +4,12 @@ contracts/mig-exporter-validator.md 6.2 and 6.3. :data:`TABLE` says of each comp
 applies to the node at all, which status files it owns, and whether waiting for it goes on for ever.
 """
 
+import importlib
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from . import driver, layers, sandbox, workload
 from .context import Context
 from .errors import NotReady, ValidationError
 
@@ -40,29 +39,13 @@ class Component(msgspec.Struct, frozen=True):
     waits: bool = True
 
 
-async def _driver(context: Context) -> Ready:
-    found = await driver.check(context)
-    for extra in found.extras:
-        await run(context, extra)
-    await driver.link(context, found)
-    return Ready("driver-ready", found.text())
+def _later(module: str, function: str) -> Callable[[Context], Awaitable[Any]]:
+    """A function of a room beside this one, imported when it is called: a container pays for one check only."""
 
+    async def call(context: Context) -> Any:
+        return await getattr(importlib.import_module(f".{module}", __package__), function)(context)
 
-async def _cuda(context: Context) -> Ready:
-    if context.settings.with_workload:
-        await workload.run(context, workload.CUDA)
-    return Ready("cuda-ready")
-
-
-async def _plugin(context: Context) -> Ready:
-    await layers.plugin(context)
-    if context.settings.with_workload:
-        await workload.run(context, workload.PLUGIN)
-    return Ready("plugin-ready")
-
-
-async def _vgpu_manager(context: Context) -> Ready:
-    return Ready("host-vgpu-manager-ready" if await sandbox.vgpu_manager(context) else "vgpu-manager-ready")
+    return call
 
 
 def _simple(
@@ -81,27 +64,67 @@ def _simple(
     return Component(checked, (file,), applies, waits)
 
 
+async def _driver(context: Context) -> Ready:
+    from . import driver
+
+    found = await driver.check(context)
+    for extra in found.extras:
+        await run(context, extra)
+    await driver.link(context, found)
+    return Ready("driver-ready", found.text())
+
+
+async def _cuda(context: Context) -> None:
+    if context.settings.with_workload:
+        from . import workload
+
+        await workload.run(context, workload.CUDA)
+
+
+async def _plugin(context: Context) -> None:
+    from . import layers
+
+    await layers.plugin(context)
+    if context.settings.with_workload:
+        from . import workload
+
+        await workload.run(context, workload.PLUGIN)
+
+
+async def _vgpu_manager(context: Context) -> Ready:
+    from . import sandbox
+
+    return Ready("host-vgpu-manager-ready" if await sandbox.vgpu_manager(context) else "vgpu-manager-ready")
+
+
+def _module(component: str) -> Callable[[Context], Awaitable[None]]:
+    async def check(context: Context) -> None:
+        from . import layers
+
+        await layers.require_module(context, MODULES[component])
+
+    return check
+
+
 MODULES: Final[Mapping[str, str]] = {
     "nvidia-fs": "nvidia_fs",
     "gdrcopy": "gdrdrv",
     "nvidia-peermem": "nvidia_peermem",
 }
 """Components that are nothing but a kernel module."""
+_PASSES_THROUGH, _HAS_VGPUS = _later("sandbox", "passes_through"), _later("sandbox", "has_vgpus")
 
 TABLE: Final[Mapping[str, Component]] = {
     "driver": Component(_driver, ("driver-ready",)),
-    "toolkit": _simple(layers.toolkit, "toolkit-ready"),
-    "cuda": Component(_cuda, ("cuda-ready",), waits=False),
-    "plugin": Component(_plugin, ("plugin-ready",), waits=False),
-    "mofed": _simple(layers.mofed, "mofed-ready", applies=layers.needs_mofed),
-    "vfio-pci": _simple(sandbox.vfio_pci, "vfio-pci-ready", applies=sandbox.passes_through, waits=False),
-    "vgpu-manager": Component(_vgpu_manager, ("vgpu-manager-ready", "host-vgpu-manager-ready"), sandbox.has_vgpus),
-    "vgpu-devices": _simple(sandbox.vgpu_devices, "vgpu-devices-ready", applies=sandbox.has_vgpus),
-    "cc-manager": _simple(layers.cc_manager, "cc-manager-ready"),
-    **{
-        name: _simple(partial(layers.require_module, module=module), f"{name}-ready")
-        for name, module in MODULES.items()
-    },
+    "toolkit": _simple(_later("layers", "toolkit"), "toolkit-ready"),
+    "cuda": _simple(_cuda, "cuda-ready", waits=False),
+    "plugin": _simple(_plugin, "plugin-ready", waits=False),
+    "mofed": _simple(_later("layers", "mofed"), "mofed-ready", applies=_later("layers", "needs_mofed")),
+    "vfio-pci": _simple(_later("sandbox", "vfio_pci"), "vfio-pci-ready", applies=_PASSES_THROUGH, waits=False),
+    "vgpu-manager": Component(_vgpu_manager, ("vgpu-manager-ready", "host-vgpu-manager-ready"), _HAS_VGPUS),
+    "vgpu-devices": _simple(_later("sandbox", "vgpu_devices"), "vgpu-devices-ready", applies=_HAS_VGPUS),
+    "cc-manager": _simple(_later("layers", "cc_manager"), "cc-manager-ready"),
+    **{name: _simple(_module(name), f"{name}-ready") for name in MODULES},
 }
 
 

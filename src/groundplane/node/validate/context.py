@@ -1,8 +1,8 @@
 """What the checks share: settings, status files, the API server, the driver's tool, and what was said already."""
 
 import contextlib
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
@@ -14,6 +14,10 @@ from .status import StatusFiles
 
 if TYPE_CHECKING:
     from ...cluster.client import Client
+
+
+LABELS_S: Final = 30.0
+"""For so many seconds, the node's labels count as they were read: all nodes of a cluster may be waiting at once."""
 
 
 class _Meta(msgspec.Struct):
@@ -48,6 +52,7 @@ class Context:
         self._stack = contextlib.AsyncExitStack()
         self._client: Client | None = None
         self._said: dict[str, str] = {}
+        self._known: dict[str, tuple[float, Any]] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -72,6 +77,24 @@ class Context:
             yield self._client
         except ClusterError as error:
             raise NotReady(f"{doing}: {error}", "an answer of the API server") from error
+
+    async def remembered(self, topic: str, ask: Callable[[], Awaitable[Any]], keeps_s: Callable[[Any], float]) -> Any:
+        """What was found out about a topic, asked again only when it has been known for longer than it keeps."""
+        now = self.process.monotonic()
+        at, known = self._known.get(topic, (now, None))
+        if topic not in self._known or now - at >= keeps_s(known):
+            known = await ask()
+            self._known[topic] = now, known
+        return known
+
+    async def labels(self, purpose: str) -> Mapping[str, str]:
+        """This node's labels, as they are or were a little while ago. Raises :class:`~.errors.NotReady`."""
+
+        async def ask() -> Mapping[str, str]:
+            return (await self.node(purpose)).labels
+
+        found: Mapping[str, str] = await self.remembered("labels", ask, lambda _: LABELS_S)
+        return found
 
     async def node(self, purpose: str) -> Node:
         """This node, as the API server has it. Raises :class:`~.errors.NotReady`."""

@@ -7,6 +7,7 @@ by which containers keep their devices when systemd reloads, is :func:`link`'s.
 import os
 import stat
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -43,6 +44,8 @@ EXTRAS: Final[Mapping[str, str]] = {
     "GPU_DIRECT_RDMA_ENABLED": "nvidia-peermem",
 }
 """Components that the driver container says it has loaded, by its name of them; validated in this order."""
+MANAGED_S, UNMANAGED_S = 300.0, 30.0
+"""How long it counts that the operator runs driver containers, or that it does not: all nodes may wait at once."""
 _OWNERS: Final = ("ClusterPolicy", "NVIDIADriver")
 _VALIDATIONS: Final = f"{names.VALIDATIONS_DIR}/{DRIVER_CONTAINER}"
 
@@ -166,7 +169,9 @@ def _runs(host: HostRoot, path: str) -> bool:
 
 async def _in_container(context: Context, tell: Callable[[str], None]) -> Driver:
     process, settings = context.process, context.settings
-    managed = await _is_managed(context)
+    managed = await context.remembered(
+        "managed", partial(_is_managed, context), lambda known: MANAGED_S if known else UNMANAGED_S
+    )
     if managed and not process.path(_VALIDATIONS).exists():
         raise NotReady(
             f"the driver container has not said that it is ready: {_VALIDATIONS} is not there",

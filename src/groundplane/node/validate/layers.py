@@ -51,7 +51,7 @@ async def needs_mofed(context: Context) -> bool:
     if not context.settings.rdma:
         context.note("mofed", "GPU_DIRECT_RDMA_ENABLED is not true: the MOFED driver is not needed")
         return False
-    if (await context.node("the MOFED validation")).labels.get(MELLANOX) != "true":
+    if (await context.labels("the MOFED validation")).get(MELLANOX) != "true":
         context.note("mofed", f"The node has no Mellanox device (label {MELLANOX}): no MOFED driver is needed")
         return False
     return True
@@ -70,7 +70,7 @@ async def mofed(context: Context) -> None:
 
 async def cc_manager(context: Context) -> None:
     """The confidential computing manager is ready, where the node can do that."""
-    if (await context.node("the CC manager validation")).labels.get(CC_CAPABLE) != "true":
+    if (await context.labels("the CC manager validation")).get(CC_CAPABLE) != "true":
         context.note("cc", f"The node is not capable of confidential computing (label {CC_CAPABLE})")
         return
     path = f"{names.VALIDATIONS_DIR}/{CC_MANAGER_CONTAINER}"

@@ -87,7 +87,7 @@ def gpus(context: Context) -> list[PciDevice]:
 
 async def workload(context: Context) -> str:
     """The node's workload configuration, which is also written beside the status files."""
-    label = (await context.node("the workload configuration")).labels.get(names.WORKLOAD_CONFIG)
+    label = (await context.labels("the workload configuration")).get(names.WORKLOAD_CONFIG)
     if label in WORKLOADS:
         kind = str(label)
     else:

@@ -195,7 +195,7 @@ def load(process: Process) -> Settings:
         with_wait=values["wait"],
         with_workload=values["workload"],
         cleanup_all=values["cleanup"],
-        folder=values["folder"].rstrip("/"),
+        folder=values["folder"].rstrip("/") or "/",
         interval_s=values["interval"],
         port=values["port"],
         default_workload=default if default in WORKLOADS else VM_PASSTHROUGH,

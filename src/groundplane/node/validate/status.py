@@ -40,6 +40,10 @@ class StatusFiles:
     def prepare(self, *, empty: bool) -> None:
         """Make the folder if it is missing, or empty it. Raises :class:`~.errors.ValidationError`."""
         real = self._real()
+        if real == self._process.path("/"):
+            raise ValidationError(
+                f"{self._folder or '/'} is the whole file system; name a folder for status files in it"
+            )
         try:
             real.mkdir(mode=0o755, exist_ok=True)
             for entry in list(real.iterdir()) if empty else ():

@@ -7,8 +7,10 @@ its result as :class:`~.model.CudaError`.
 import ctypes
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
+from ...devices.nvml import LIBRARY_FOLDERS
 from . import kernel
 from .model import CudaError, Device, LibraryMissing
 
@@ -20,6 +22,10 @@ _ERROR_LOG, _ERROR_LOG_BYTES = 5, 6
 """Options of the compiler: a buffer for what it says, and how long that is."""
 _LOG_BYTES: Final = 4096
 _MIB: Final = 1 << 20
+_NOT_BROUGHT: Final = (
+    "has the container runtime brought the driver? See the pod's runtime class or CDI devices, NVIDIA_VISIBLE_DEVICES, "
+    "and the container toolkit's pod on this node"
+)
 
 Handle = ctypes.c_void_p
 Address = ctypes.c_uint64
@@ -37,15 +43,25 @@ class DriverApi:
 
     def start(self) -> int:
         """Load the library and initialise it."""
-        self._telling(f"loading {self._path}")
-        try:
-            self._library = ctypes.CDLL(self._path)
-        except OSError as error:
-            raise LibraryMissing(f"{self._path} cannot be loaded: {error}") from error
+        self._library = self._load()
         self.call("cuInit", ctypes.c_uint(0))
         version = ctypes.c_int()
         self.call("cuDriverGetVersion", ctypes.byref(version))
         return version.value
+
+    def _load(self) -> Any:
+        """The library as the loader finds it, else from a folder that the container runtime may have put it into."""
+        places = [self._path]
+        if self._path == SONAME:
+            places += [path for path in (f"{folder}/{SONAME}" for folder in LIBRARY_FOLDERS) if Path(path).exists()]
+        first: OSError | None = None
+        for place in places:
+            self._telling(f"loading {place}")
+            try:
+                return ctypes.CDLL(place)
+            except OSError as error:
+                first = first or error
+        raise LibraryMissing(f"{self._path} cannot be loaded: {first}; {_NOT_BROUGHT}") from first
 
     def devices(self) -> list[Device]:
         """The GPUs that CUDA counts."""
