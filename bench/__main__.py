@@ -9,6 +9,7 @@ MODULES = [
     "bench.plugin",
     "bench.features",
     "bench.toolkit",
+    "bench.mig",
     "bench.lab",
     "bench.operator",
 ]

@@ -57,7 +57,11 @@ IMAGES: dict[str, Image] = {
     "k8s-device-plugin": Image(("nvidia-device-plugin",), _PLUGIN, _GPU_ENV),
     "dcgm": Image(("nv-hostengine",), {"nv-hostengine": dcgm.run}, _GPU_ENV),
     "dcgm-exporter": Image(("dcgm-exporter",), {"dcgm-exporter": dcgm_exporter.run}, _GPU_ENV),
-    "k8s-mig-manager": Image(("nvidia-mig-manager",), {"nvidia-mig-manager": mig_manager.run}, _GPU_ENV),
+    "k8s-mig-manager": Image(
+        ("nvidia-mig-manager",),
+        {"nvidia-mig-manager": mig_manager.run, "nvidia-mig-parted": program("nvidia-mig-parted")},
+        _GPU_ENV,
+    ),
     "vgpu-manager": Image(("nvidia-driver", "init"), {"nvidia-driver": sandbox.vgpu_manager}),
     "vgpu-device-manager": Image(("nvidia-vgpu-dm",), {"nvidia-vgpu-dm": sandbox.vgpu_device_manager}),
     "k8s-cc-manager": Image(("nvidia-cc-manager",), {"nvidia-cc-manager": sandbox.cc_manager}),

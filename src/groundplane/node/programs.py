@@ -17,6 +17,7 @@ PROGRAMS: Final[Mapping[str, str]] = {
     "node-features": "nodefeatures.main",
     "nvidia-toolkit": "toolkit.main",
     "nvidia-ctk": "ctk.main",
+    "nvidia-mig-parted": "mig.parted",
 }
 """Name of a program, module below this package whose function ``run`` it is."""
 
