@@ -47,8 +47,8 @@ class ProcessEntry(_Part, frozen=True):
 
 class TelemetryEntry(_Part, frozen=True):
     """What a GPU shows of itself. `load` (percent) is what the figures are made from, `instance_loads` that of GPU
-    instances by their id. `values` are figures that are set, by quantity; `absent` are quantities that fail, with NVML's
-    name of the error. `delay_s`: each question takes so long, as where the driver hangs."""
+    instances by their id. `values` are figures that are set, by quantity; `absent` are quantities that fail, with
+    NVML's name of the error. `delay_s`: each question takes so long, as where the driver hangs."""
 
     load: int = 0
     instance_loads: dict[int, int] = {}

@@ -96,11 +96,11 @@ class Exporter:
 
     async def run(self) -> None:
         """Serve until a signal asks for the end. Raises StartError, CountersError or WebConfigError."""
-        await self._open()
-        self._counters = await self._read_counters()
-        self._sampler.wanted = self._wanted(self._counters)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._sampler.close)
+            await self._open()
+            self._counters = await self._read_counters()
+            self._sampler.wanted = self._wanted(self._counters)
             stack.push_async_callback(self._pod_resources.close)
             background = _Background()
             stack.push_async_callback(background.stop)
