@@ -68,7 +68,7 @@ async def test_the_same_figures_through_nvml(
         body = await here.scraped(lambda body: "P2P" in body, "P2P")
         assert samples(body) == samples(expected)
         assert isinstance(here.machine.read(), simfile.SimulatedMachine)
-        await asyncio.sleep(0.2)
+        await here.told("listening to the driver's Xid errors of 4 GPUs")
         here.machine.lose(1)
         here.show()
         body = await here.scraped(lambda body: of(body, "DCGM_FI_DEV_XID_ERRORS", err_code="79"), "the Xid error")

@@ -44,6 +44,8 @@ class Listener:
         except DeviceError as error:
             self._say(f"the driver tells no Xid errors: {error}")
             return False
+        heard = len(uuids) - len(events.unsupported) - len(events.failed)
+        self._log.info(f"listening to the driver's Xid errors of {heard} GPUs")
         for uuid, reason in events.failed.items():
             self._say(f"GPU {uuid} tells no Xid errors: {reason}")
         try:
@@ -93,6 +95,7 @@ class Listener:
         except OSError as error:
             self._log.info(f"the kernel's log cannot be read ({error.strerror}): Xid errors are those that NVML tells")
             return
+        self._log.info("reading Xid errors in the kernel's log")
         try:
             while True:
                 for found in log.read():
