@@ -20,7 +20,7 @@ from groundplane.node.devices.simulated import GpuEntry, Machine, Mig, Simulated
 from groundplane.node.process import Completed
 from groundplane.node.resources import MIG_MINORS
 from groundplane.node.validate.cuda import check, kernel, main, results
-from groundplane.node.validate.cuda.simulated import RECOVERED, XIDS, SimulatedCuda, by_nodes
+from groundplane.node.validate.cuda.simulated import RECOVERED, XIDS, SimulatedCuda, among, by_nodes
 from testing import mockcuda, mocknvml
 
 H100 = "NVIDIA H100 80GB HBM3"
@@ -381,6 +381,16 @@ async def test_the_caller_may_choose_the_gpus(simulated: Simulated) -> None:
     cuda = SimulatedCuda(simulated.source, by_nodes(simulated.process, lambda node: node == "/dev/nvidia0"))
     assert await simulated.run(simulated=cuda) == main.PASSED
     assert simulated.machine.read().inventory.gpus[0].uuid in simulated.process.stdout
+
+
+async def test_the_caller_may_choose_the_gpus_by_uuid(tmp_path: Path) -> None:
+    divided = GpuEntry("A100-SXM4-40GB", mig=Mig(enabled=True, instances=("1g.5gb", "1g.5gb")))
+    world = Simulated(tmp_path, [divided, divided, "A100-SXM4-40GB"])
+    first, second, _ = world.machine.read().inventory.gpus
+    chosen = among({first.uuid, second.mig_devices[1].uuid})
+    assert await world.run(simulated=SimulatedCuda(world.source, chosen)) == main.PASSED
+    shown = [line.partition("UUID: ")[2].partition(")")[0] for line in world.lines if line.startswith("GPU ")]
+    assert shown == [first.mig_devices[0].uuid, first.mig_devices[1].uuid, second.mig_devices[1].uuid]
 
 
 async def test_simulated_library_that_is_missing(simulated: Simulated) -> None:

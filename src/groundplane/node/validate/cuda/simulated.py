@@ -70,6 +70,17 @@ def by_nodes(process: Process, exists: Callable[[str], bool] | None = None) -> C
     return choose
 
 
+def among(identities: Collection[str]) -> Choose:
+    """Choose GPUs and MIG devices by UUID; a GPU's brings its MIG devices."""
+
+    def choose(machine: SimulatedMachine) -> Iterable[Target]:
+        for target in targets(machine.cards.values()):
+            if target.card.gpu.uuid in identities or (target.mig is not None and target.mig.uuid in identities):
+                yield target
+
+    return choose
+
+
 def _nodes(process: Process, target: Target) -> Collection[str]:
     gpu = target.card.gpu
     if target.mig is None:
