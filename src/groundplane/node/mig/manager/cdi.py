@@ -1,0 +1,56 @@
+"""The CDI spec of management containers, anew after MIG was changed (contracts/mig-exporter-validator.md 3.5, step 12).
+
+The driver's nvidia-smi makes the nodes of MIG instances; then the spec names those that there are.
+"""
+
+from typing import Final
+
+from ....api import names
+from ...cdi import generate, write
+from ...cdi.drivers import LIBRARY_FOLDERS, DriverFiles
+from ...cdi.options import Mode, Wanted
+from ...controlnodes import create_control_nodes, simulated
+from ...process import Process
+from .errors import ManagerError
+from .host import command
+from .settings import Settings
+
+KIND: Final = "management.nvidia.com/gpu"
+_SMI: Final = "nvidia-smi"
+_LIBRARY: Final = "libnvidia-ml.so.1"
+_PROGRAM_FOLDERS: Final = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin")
+
+
+async def refresh(process: Process, settings: Settings) -> str:
+    """Make the nodes that are missing, and write the spec; its path.
+
+    Raises ManagerError, NodeError, GenerateError, SpecError and OSError; an earlier spec is as it was then.
+    """
+    wanted = Wanted(
+        mode=Mode.MANAGEMENT,
+        roots=settings.roots,
+        kind=KIND,
+        libraries=settings.libraries,
+        hook_path=settings.hook_path,
+        null_devices=simulated(process),
+    )
+    if not simulated(process):
+        await _make_instance_nodes(process, settings, wanted)
+    create_control_nodes(process, settings.roots.dev or "/")
+    with process.devices(settings.roots.driver or "/") as source:
+        return write.write(generate.generate(process, source, wanted), process.path)
+
+
+async def _make_instance_nodes(process: Process, settings: Settings, wanted: Wanted) -> None:
+    """Run nvidia-smi once, where its nodes will be: below the driver's root, or with its library below the host's."""
+    if settings.one_root:
+        await command(process, settings.roots.driver, (_SMI,))
+        return
+    files = DriverFiles(process, wanted)
+    program, library = files.first(_PROGRAM_FOLDERS, _SMI), files.first(LIBRARY_FOLDERS, _LIBRARY)
+    if not program or not library:
+        missing = _LIBRARY if program else _SMI
+        raise ManagerError(f"{missing} is not below the driver root {files.place} (normally {names.DRIVER_ROOT})")
+    root = settings.roots.host_driver
+    env = {"LD_PRELOAD": f"{root}{library[0]}"}
+    await command(process, settings.host_root, (f"{root}{program[0]}",), env)
