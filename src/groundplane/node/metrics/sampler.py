@@ -171,11 +171,12 @@ class Sampler:
     async def once(self) -> None:
         """Look which GPUs there are and read them; waits for a GPU no longer than an interval."""
         gpus = await self._survey()
-        for gpu in gpus:
-            if gpu.uuid not in self._pending and self._telemetry is not None:
-                self._start(gpu, self._telemetry)
-        if self._pending:
-            await asyncio.wait(self._pending.values(), timeout=max(self.interval_s, 1.0))
+        telemetry = self._telemetry
+        asked = (
+            [] if telemetry is None else [self._start(gpu, telemetry) for gpu in gpus if gpu.uuid not in self._pending]
+        )
+        if asked:  # those that hang since an earlier pass hold nobody up
+            await asyncio.wait(asked, timeout=max(self.interval_s, 1.0))
         for uuid in self._pending:
             self._say(
                 uuid, f"GPU {uuid} has not answered for {self.interval_s:g} s; its figures are left out until it does"
@@ -195,11 +196,12 @@ class Sampler:
             return False
         return {gpu.uuid for gpu in survey.inventory.gpus} != set(self._samples) or bool(survey.failed)
 
-    def _start(self, gpu: Gpu, telemetry: Telemetry) -> None:
+    def _start(self, gpu: Gpu, telemetry: Telemetry) -> "asyncio.Future[GpuSample]":
         wanted = self.wanted
         reading = in_thread(lambda: read(telemetry, gpu, wanted))
         self._pending[gpu.uuid] = reading
         reading.add_done_callback(lambda done: self._take(gpu.uuid, done))
+        return reading
 
     def _take(self, uuid: str, done: "asyncio.Future[GpuSample]") -> None:
         self._pending.pop(uuid, None)
@@ -218,9 +220,10 @@ class Sampler:
 
     async def _survey(self) -> Sequence[Gpu]:
         """The GPUs to read; those that were there and do not answer stay known."""
+        patience_s = 0.0
         if self._surveying is None:
-            self._surveying = in_thread(self._look)
-        await asyncio.wait((self._surveying,), timeout=max(self.interval_s, 1.0))
+            self._surveying, patience_s = in_thread(self._look), max(self.interval_s, 1.0)
+        await asyncio.wait((self._surveying,), timeout=patience_s)
         if not self._surveying.done():
             self._say("survey", "the driver does not say which GPUs there are; those known are read")
             return self.gpus
@@ -256,9 +259,10 @@ class Sampler:
         )
         if telemetry is None or self._pending:
             return
+        patience_s = 0.0
         if self._pairing is None:
-            self._pairing = in_thread(lambda: telemetry.p2p(uuids))
-        await asyncio.wait((self._pairing,), timeout=max(self.interval_s, 1.0))
+            self._pairing, patience_s = in_thread(lambda: telemetry.p2p(uuids)), max(self.interval_s, 1.0)
+        await asyncio.wait((self._pairing,), timeout=patience_s)
         if not self._pairing.done():
             return
         asking, self._pairing = self._pairing, None
