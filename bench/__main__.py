@@ -10,6 +10,7 @@ MODULES = [
     "bench.features",
     "bench.toolkit",
     "bench.mig",
+    "bench.exporter",
     "bench.lab",
     "bench.operator",
 ]
