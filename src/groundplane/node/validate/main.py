@@ -35,7 +35,8 @@ async def run(process: Process, *, listen: "Listen | None" = None) -> int:
         process.log.error(f"Error: {error}")
         return _FAILED
     if number is not None:
-        process.log.error(f"Exiting due to signal {number.name}: {settings.component} is not validated")
+        rest = "" if settings.component == METRICS else f": {settings.component} is not validated"
+        process.log.error(f"Exiting due to signal {number.name}{rest}")
         return _FAILED
     return _DONE
 
