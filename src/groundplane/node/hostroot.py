@@ -5,12 +5,16 @@ folder in a test or in the lab. `HostRoot` maps a host path to the real one, res
 (an absolute link points into the root, `..` stops at it) and so never leaves the folder. It knows nothing of GPUs.
 """
 
+import contextlib
+import errno
 import fnmatch
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 MAX_LINKS = 40
 """As Linux: ELOOP after 40 links."""
@@ -150,20 +154,57 @@ def write_atomic(
     time being, what else it is to have, such as its owner.
     """
     data = content.encode() if isinstance(content, str) else content
-    handle, name = tempfile.mkstemp(prefix=f".{real.name}.", dir=real.parent)
+    handle, name = _nameless(real)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
             if durable:
-                file.flush()
                 os.fsync(file.fileno())
-        Path(name).chmod(mode)
+            if name is None:
+                name = _named(file.fileno(), real)
         if finish is not None:
-            finish(Path(name))
-        Path(name).replace(real)
+            finish(name)
+        name.replace(real)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        if name is not None:
+            name.unlink(missing_ok=True)
         raise
+
+
+_NO_NAMELESS: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL})
+
+
+def _nameless(real: Path) -> tuple[int, Path | None]:
+    """A new file beside another, open, and its name.
+
+    It has none where the file system can do so: CRI-O reads whatever is in its folder of configurations, and a program
+    that is killed while it writes shall not leave half a file there.
+    """
+    try:
+        handle = os.open(real.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        if os.path.exists(_descriptor(handle)):  # noqa: PTH110 - one system call
+            return handle, None
+        os.close(handle)  # there is no /proc, by which it could be given a name
+    except OSError as error:
+        if error.errno not in _NO_NAMELESS:
+            raise
+    handle, text = tempfile.mkstemp(prefix=f".{real.name}.", dir=real.parent)
+    return handle, Path(text)
+
+
+def _named(handle: int, real: Path) -> Path:
+    """Give a file that has no name one for the time being."""
+    while True:
+        name = real.parent / f".{real.name}.{secrets.token_hex(4)}"
+        with contextlib.suppress(FileExistsError):
+            os.link(_descriptor(handle), name, src_dir_fd=handle, follow_symlinks=True)
+            return name
+
+
+def _descriptor(handle: int) -> str:
+    return f"/proc/self/fd/{handle}"
 
 
 def parts(path: str) -> list[str]:

@@ -52,3 +52,17 @@ def test_a_cache_that_is_none_is_told_of(tmp_path: Path, kind: str) -> None:
     found = drivers.DriverFiles(process, Wanted(mode=Mode.NVML, roots=Roots.of("/")))
     assert found.libraries("libcuda.so.1") == []
     assert "ld.so.cache" in process.stderr
+
+
+def test_names_that_are_no_text_and_links_in_a_ring_are_left_out(tmp_path: Path) -> None:
+    process = FakeProcess(tmp_path, ("nvidia-ctk",), {})
+    folder = process.root.mkdir("/usr/lib64")
+    (folder / "libnvidia-a.so.1").write_bytes(b"")
+    (folder / os.fsdecode(b"libnvidia-\xff.so.1")).write_bytes(b"")
+    (folder / "libnvidia-ring.so.1").symlink_to("libnvidia-ring.so.1")
+    (folder / "libnvidia-b.so.1").symlink_to("libnvidia-a.so.1")
+    found = drivers.DriverFiles(process, Wanted(mode=Mode.NVML, roots=Roots.of("/")))
+    assert found.libraries("libnvidia-*.so.1") == ["/usr/lib64/libnvidia-a.so.1"]
+    assert list(found.links("/usr/lib64")) == [("libnvidia-b.so.1", "/usr/lib64/libnvidia-a.so.1")]
+    assert "/usr/lib64/libnvidia-?.so.1 is left out: its name is not UTF-8 text" in process.stderr
+    assert "/usr/lib64/libnvidia-ring.so.1 is left out" in process.stderr

@@ -156,8 +156,13 @@ class DriverFiles:
         """Names of links in a folder, each with the path that it leads to."""
         for name in self._names(folder):
             path = posixpath.join(folder, name)
-            if self.link(path):
-                yield name, self.real(path)
+            try:
+                target = self.real(path) if self.link(path) else ""
+            except HostPathError as error:
+                self._log.warning(f"{self._here}{path} is left out: {error}")
+                continue
+            if target:
+                yield name, target
 
     def library(self, path: str) -> elf.Library | None:
         """What a library says of itself; None if it is no ELF file, or cannot be read, which is told of."""
@@ -180,13 +185,24 @@ class DriverFiles:
     def _names(self, folder: str) -> tuple[str, ...]:
         if folder not in self._entries:
             try:
-                self._entries[folder] = tuple(sorted(os.listdir(self._root.path(folder))))  # noqa: PTH208 - names only
+                names = sorted(os.listdir(self._root.path(folder)))  # noqa: PTH208 - names only
+                self._entries[folder] = tuple(name for name in names if self._is_text(folder, name))
             except (FileNotFoundError, NotADirectoryError):
                 self._entries[folder] = ()
             except OSError as error:
                 self._log.warning(f"{self._here}{folder} cannot be read: {error}; what is there is left out")
                 self._entries[folder] = ()
         return self._entries[folder]
+
+    def _is_text(self, folder: str, name: str) -> bool:
+        """Whether a name can stand in a spec."""
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            shown = name.encode(errors="replace").decode()
+            self._log.warning(f"{self._here}{folder}/{shown} is left out: its name is not UTF-8 text")
+            return False
+        return True
 
     def _is(self, path: str, *, folder: bool) -> bool:
         try:

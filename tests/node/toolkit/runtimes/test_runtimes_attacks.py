@@ -1,14 +1,17 @@
 """Configuration files that mean harm: too deep, too long, of odd types. Each is refused in words, or left as it was."""
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from node.fakeprocess import FakeProcess
-from node.toolkit.runtimes.runtimekit import CONFIGS, files, settings
+from node.toolkit.runtimes.runtimekit import CONFIGS, STATE, files, settings
 
 from groundplane.node.process import Completed
 from groundplane.node.toolkit import runtimes
+from groundplane.node.toolkit.runtimes import files as files_of_runtimes
 from groundplane.node.toolkit.runtimes import sources
 from groundplane.node.toolkit.runtimes.files import MAX_SIZE
 from groundplane.node.toolkit.settings import RuntimeConfigError
@@ -71,3 +74,27 @@ async def test_what_the_runtime_prints_may_be_anything(tmp_path: Path, printed: 
     process.commands["chroot"] = lambda argv, env, stdin: Completed(0, printed, "")
     with pytest.raises(RuntimeConfigError, match="printed no TOML"):
         await sources.load(process, settings("containerd", sources=("command",)), [("containerd", "config", "dump")])
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "deep", "binary"])
+async def test_a_memory_that_is_none_holds_nothing_up(tmp_path: Path, kind: str) -> None:
+    process = FakeProcess(tmp_path, ("nvidia-toolkit",), {})
+    process.root.write_atomic(CONFIGS["docker"], "{}\n")
+    state = process.root.write_atomic(STATE, b"\0\xff" if kind == "binary" else b'{"x":' + b"[" * 100_000)
+    if kind in ("pipe", "folder"):
+        state.unlink()
+        os.mkfifo(state) if kind == "pipe" else state.mkdir()
+        with pytest.raises(RuntimeConfigError, match=f"{STATE} cannot be read"):
+            await runtimes.configure(process, settings("docker"))
+        return
+    assert await runtimes.configure(process, settings("docker"))
+    assert f"{STATE} is not what was written there, and is not used" in process.stderr
+
+
+async def test_a_file_that_the_kernel_has_not_written_yet_is_not_waited_for(tmp_path: Path) -> None:
+    if not os.access("/proc/kmsg", os.R_OK):
+        pytest.skip("the kernel's log cannot be read here")
+    with pytest.raises(OSError, match=r".") as caught:
+        while files_of_runtimes.content(Path("/proc/kmsg"), 1 << 16):
+            pass
+    assert caught.value.errno in (errno.EAGAIN, errno.EPERM)

@@ -8,6 +8,7 @@ import codecs
 import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -53,8 +54,7 @@ def read(process: Process, path: str) -> Found:
             raise RuntimeConfigError(f"{path} is a folder: give the path of the runtime's configuration file")
         if real.exists() and not real.is_file():
             raise RuntimeConfigError(f"{path} is not a regular file: give the path of a configuration file")
-        with real.open("rb") as file:
-            data = file.read(MAX_SIZE + 1)
+        data = content(real, MAX_SIZE + 1)
         if len(data) > MAX_SIZE:
             raise RuntimeConfigError(
                 f"{path} is longer than {MAX_SIZE >> 20} MiB, which no configuration is: is it the right file?"
@@ -64,6 +64,18 @@ def read(process: Process, path: str) -> Found:
     except OSError as error:
         raise RuntimeConfigError(f"{path} cannot be read: {error.strerror or error}") from None
     return Found(path, real, _decoded(data, path))
+
+
+def content(real: Path, most: int = -1) -> bytes:
+    """A regular file's content, or its beginning; nothing is waited for. OSError."""
+    handle = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(real))
+        data: bytes | None = file.read(most)
+    if data is None:  # a file of the kernel's, which has something to say only later
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(real))
+    return data
 
 
 def _decoded(data: bytes, path: str) -> str:

@@ -46,12 +46,12 @@ class Memory:
         if not self._path:
             return None
         try:
-            state = msgspec.json.decode(self._process.path(self._path).read_bytes(), type=State)
+            state = msgspec.json.decode(files.content(self._process.path(self._path)), type=State)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise RuntimeConfigError(f"{self._path} cannot be read: {error.strerror or error}") from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._process.log.warning(f"{self._path} is not what was written there, and is not used: {error}")
             return None
         if state.version != VERSION:
