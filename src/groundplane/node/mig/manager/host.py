@@ -22,6 +22,17 @@ class Host:
         """The host's file system."""
         return HostRoot(self._process.path(self._root))
 
+    def write(self, path: str, text: str, *, mode: int = 0o644) -> None:
+        """Replace a file of the host. Raises :class:`~.errors.ManagerError`, and the file is as it was then."""
+        try:
+            self.files.write_atomic(path, text, mode=mode)
+        except OSError as error:
+            where = f"{self._root.rstrip('/')}{path}"
+            raise ManagerError(
+                f"{where} cannot be written, and is as it was: {error.strerror or error}; is its file system full, or "
+                "mounted read-only?"
+            ) from error
+
     async def run(self, *argv: str, env: Mapping[str, str] | None = None) -> str:
         """Run a command of the host; what it printed. Raises :class:`~.errors.ManagerError`."""
         return await command(self._process, self._root, argv, env)

@@ -27,7 +27,7 @@ NODE_NAME_LABEL: Final = "nvidia.com/node-name"
 async def prepare(process: Process, client: "Client", settings: Settings) -> str:
     """The file of layouts to use, made if none was given.
 
-    Raises :class:`~..errors.MigError` and DeviceError if there can be none, and OSError if it cannot be written.
+    Raises :class:`~..errors.MigError` and DeviceError if there can be none, or it cannot be written.
     """
     if settings.config_file:
         return settings.config_file
@@ -39,7 +39,10 @@ async def prepare(process: Process, client: "Client", settings: Settings) -> str
             raise MigError(f"{error}; there is no fallback ({fallback or 'DEFAULT_CONFIG_FILE is not set'})") from error
         process.log.warning(f"{error}; using {fallback}")
         return fallback
-    generate.write(process.path(GENERATED), text)
+    try:
+        generate.write(process.path(GENERATED), text)
+    except OSError as error:
+        raise MigError(f"{GENERATED} cannot be written, and is as it was: {error.strerror or error}") from error
     process.log.info(f"layouts of this node's GPUs are in {GENERATED}")
     await _show(process, client, settings, text)
     return GENERATED

@@ -138,7 +138,7 @@ class _Run:
         if not file or not host.files.is_file(file):
             return
         text = f'[Service]\nEnvironment="MIG_PARTED_SELECTED_CONFIG={self._name}"\n'
-        host.files.write_atomic(file, text, mode=0o600)
+        host.write(file, text, mode=0o600)
         await host.run("systemctl", "daemon-reload")
 
     async def _pause(self, now: Now) -> None:

@@ -107,7 +107,7 @@ class Services:
 
     def _record(self, services: Sequence[str]) -> None:
         if services:
-            self._host.files.write_atomic(RECORD, "".join(f"{name}\n" for name in services))
+            self._host.write(RECORD, "".join(f"{name}\n" for name in services))
         else:
             self._host.files.remove(RECORD)
 
