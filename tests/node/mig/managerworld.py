@@ -15,12 +15,14 @@ from groundplane.api import names
 from groundplane.api.release import Release
 from groundplane.cluster.client import Client, Retry
 from groundplane.cluster.config import Config
-from groundplane.lab import resources
+from groundplane.lab import access, http, resources
 from groundplane.lab.api import Api
 from groundplane.lab.faults import Faults
 from groundplane.node.mig.manager import main, operands, services
 from groundplane.node.process import Completed
+from groundplane.operands import rbac
 
+USER = "mig-manager"
 ME, NAMESPACE, POD = "gpu-node-1", "gpu-operator", "nvidia-mig-manager-x"
 CLIENTS = "version: v1\nsystemd-services: [nvsm.service, dcgm.service, gone.service, off.service]\n"
 LAYOUTS = """
@@ -145,9 +147,11 @@ class World:
         self.folder = folder
         self.node = Node(folder, gpus)
         self.node.source.close()
-        self.api, self.faults = Api(), Faults()
-        self.url = ""
+        self.api, self.faults = Api(seed=1, rbac=True), Faults()
         self.release = release
+        self.api.create(resources.NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        self.grant()
+        self.url = ""
         self.gate = Gate()
         self.pace = 2000.0
         """Seconds of the program's a real second; few where it waits for what the test does."""
@@ -168,8 +172,22 @@ class World:
         self.process.write(ENV["CONFIG_FILE"], LAYOUTS)
         self.process.write(ENV["GPU_CLIENTS_FILE"], CLIENTS)
         self.process.root.mkdir("/host")
-        self.api.create(resources.NAMESPACES, {"metadata": {"name": NAMESPACE}})
         self.api.create(resources.NODES, {"metadata": {"name": ME, "labels": dict(ON)}})
+
+    def grant(self) -> None:
+        """Give the manager the rights that the operator gives it, and no more."""
+        account = rbac.ACCOUNTS["nvidia-mig-manager"]
+        group = "rbac.authorization.k8s.io"
+        subjects = [{"apiGroup": group, "kind": "User", "name": USER}]
+        meta = {"metadata": {"name": USER}}
+        for rules, kind, role, binding, namespace in (
+            (account.role, "Role", resources.ROLES, resources.ROLE_BINDINGS, NAMESPACE),
+            (account.cluster, "ClusterRole", resources.CLUSTER_ROLES, resources.CLUSTER_ROLE_BINDINGS, None),
+        ):
+            given = [rule.policy().to_dict() for rule in rules if rule.only in (None, self.release)]
+            reference = {"apiGroup": group, "kind": kind, "name": USER}
+            self.api.create(role, {**meta, "rules": given}, namespace)
+            self.api.create(binding, {**meta, "roleRef": reference, "subjects": subjects}, namespace)
 
     def new(self, **env: str) -> FakeProcess:
         process = FakeProcess(
@@ -184,9 +202,16 @@ class World:
         process.commands["chroot"] = self.host
         return process
 
+    async def serve(self) -> http.Server:
+        """Start the API server."""
+        user = access.User(USER, ("system:authenticated",))
+        server = await http.serve(self.api, faults=self.faults, tokens={USER: user})
+        self.url = server.url
+        return server
+
     def make_client(self) -> Any:
         retry = Retry(attempts=2, first_s=0.01, max_s=0.01)
-        return GatedClient(Client(Config(server=self.url), user_agent="mig", retry=retry), self.gate)
+        return GatedClient(Client(Config(server=self.url, token=USER), user_agent="mig", retry=retry), self.gate)
 
     # --- the host -----------------------------------------------------------------------------------------------------
 

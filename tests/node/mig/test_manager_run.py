@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from signal import SIGTERM
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from node.mig.migworld import Killed
 
 from groundplane.api import names
 from groundplane.api.release import Release
-from groundplane.lab import http
 from groundplane.lab.faults import Rule
 from groundplane.node.devices.simulated import GpuEntry, Mig
 from groundplane.node.mig.manager import operands
@@ -31,9 +31,7 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
     async def made(*gpus: Any, release: Release = Release.DEFAULT, pace: float = 2000.0) -> World:
         world = World(tmp_path, *(gpus or (H100,)), release=release)
         world.pace = pace
-        server = await http.serve(world.api, faults=world.faults)
-        world.url = server.url
-        servers.append(server)
+        servers.append(await world.serve())
         worlds.append(world)
         return world
 
@@ -378,8 +376,8 @@ async def test_3_4_mode_that_cannot_be_changed_reboots_once(make: Make) -> None:
     await world.logs("trying again in 60 s")
     assert world.done == ["reboot"]
     # somebody asks again: it may be rebooted once more, and this time that helps
-    world.ask("")
-    await asyncio.sleep(0.05)
+    world.ask("nope")
+    await until(lambda: "'nope'" in world.failure, "another layout's failure")
     world.ask("small-a100")
     await world.comes_to("rebooting")
     await until(lambda: world.done == ["reboot"] * 2, "the second reboot")
@@ -466,6 +464,23 @@ async def test_a_manager_that_is_ended_in_mid_run_lets_operands_go_on(make: Make
     assert await world.stop() == 0
     assert (world.state, world.deploy()) == ("failed", ON)
     assert world.failure == "waiting for operands to end: the MIG manager was ended; it will go on when it runs again"
+
+
+async def test_a_manager_that_is_ended_while_it_undoes_a_run_brings_that_to_its_end(make: Make) -> None:
+    world = await make()
+    world.failing = {"systemctl stop kubelet.service"}
+
+    def end(command: str) -> None:
+        if "start nvsm" in command:
+            world.process.send(SIGTERM)
+
+    world.on_command = end
+    world.ask("small")
+    world.start(WITH_SHUTDOWN_HOST_GPU_CLIENTS="true")
+    assert world.running is not None
+    assert await asyncio.wait_for(world.running, 20) == 0
+    assert (world.state, world.deploy(), world.record()) == ("failed", ON, [])
+    assert world.failure.startswith("stopping host services")
 
 
 async def test_what_a_killed_run_has_paused_goes_on_though_the_label_is_gone(make: Make) -> None:

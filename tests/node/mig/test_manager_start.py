@@ -9,7 +9,7 @@ import yaml
 from node.fakeprocess import until
 from node.mig.managerworld import ME, NAMESPACE, ON, POD, World
 
-from groundplane.lab import http, resources
+from groundplane.lab import resources
 from groundplane.lab.faults import Rule
 from groundplane.node.cdi.roots import NULL_DEVICES
 from groundplane.node.devices.simulated import GpuEntry, Mig
@@ -31,9 +31,7 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
 
     async def start(*gpus: Any) -> World:
         world = World(tmp_path, *(gpus or (H100,)))
-        server = await http.serve(world.api, faults=world.faults)
-        world.url = server.url
-        made.append((world, server))
+        made.append((world, await world.serve()))
         return world
 
     yield start

@@ -5,8 +5,9 @@ leaves something behind, which the next run starts from. A run keeps nothing for
 """
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import AbstractContextManager
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -64,14 +65,24 @@ async def run(parts: Parts, name: str, *, fresh: bool) -> Outcome:
     except StepError as error:
         failure = str(error)
         parts.process.log.error(f"MIG layout {name!r}: {failure}")
-        return Outcome(State.FAILED, failure, undone=await parts.undo.failed(failure))
+        return Outcome(State.FAILED, failure, undone=await _surely(parts.undo.failed(failure)))
     except BaseException as error:
         if not this.rebooting:
             what = "the MIG manager was ended" if isinstance(error, asyncio.CancelledError) else f"{error!r}"
-            await parts.undo.failed(f"{this.doing}: {what}; it will go on when it runs again")
+            await _surely(parts.undo.failed(f"{this.doing}: {what}; it will go on when it runs again"))
         raise
     parts.process.log.info(f"MIG layout {name!r} is applied")
     return Outcome(State.SUCCESS)
+
+
+async def _surely(work: Coroutine[Any, Any, bool]) -> bool:
+    """Do something to its end, also if this is cancelled meanwhile."""
+    doing = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await doing
+        raise
 
 
 class _Run:
