@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -41,15 +42,18 @@ def held(path: Path, shown: str) -> Iterator[None]:
         _write(handle, shown)
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a file that stays, on a disk that has become read-only, locks nobody out
+            path.unlink(missing_ok=True)
         os.close(handle)
 
 
 def _locked(path: Path) -> int:
     """A handle of the file that is at the path, locked. BlockingIOError if another has the lock."""
     for _ in range(_MAX_TRIES):
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
         try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):  # such as the null device behind a link: it must stay
+                raise OSError(errno.EINVAL, "there is something that is not a regular file; give another path")
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(handle, path):
                 return handle
