@@ -2,11 +2,15 @@
 
 import errno
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ...hostroot import HostRoot
 from ...process import Completed, Process
 from ..hooks import LIMIT_S, within
 from .errors import ManagerError
+
+_NOT_IGNORED: Final = {"SYSTEMD_IGNORE_CHROOT": "1"}
+"""Keeps systemctl from doing nothing, with exit status 0, where it takes the host's root for a chroot."""
 
 
 class Host:
@@ -33,9 +37,9 @@ class Host:
                 "mounted read-only?"
             ) from error
 
-    async def run(self, *argv: str, env: Mapping[str, str] | None = None) -> str:
-        """Run a command of the host; what it printed. Raises :class:`~.errors.ManagerError`."""
-        return await command(self._process, self._root, argv, env)
+    async def run(self, *argv: str) -> str:
+        """Run a command of the host's systemd; what it printed. Raises :class:`~.errors.ManagerError`."""
+        return await command(self._process, self._root, argv, _NOT_IGNORED)
 
 
 async def command(process: Process, root: str, argv: Sequence[str], env: Mapping[str, str] | None = None) -> str:
