@@ -11,6 +11,7 @@ MODULES = [
     "bench.toolkit",
     "bench.mig",
     "bench.exporter",
+    "bench.validator",
     "bench.lab",
     "bench.operator",
 ]
