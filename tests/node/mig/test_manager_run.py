@@ -13,6 +13,7 @@ from node.mig.migworld import Killed
 
 from groundplane.api import names
 from groundplane.api.release import Release
+from groundplane.lab import resources
 from groundplane.lab.faults import Rule
 from groundplane.node.devices.simulated import GpuEntry, Mig
 from groundplane.node.mig.manager import operands
@@ -63,6 +64,52 @@ async def test_3_5_a_layout_is_applied_in_its_order(make: Make) -> None:
     assert world.configs() == [{"1g.10gb": 4}]
     assert world.pods() == {"elsewhere", "user"}
     assert await world.stop() == 0
+
+
+async def test_3_5_what_is_asked_of_the_cluster_and_the_host_in_order(make: Make) -> None:
+    world = await make()
+    for app in (*operands.WORKLOADS, operands.VALIDATOR):
+        world.pod(app, app)
+    world.process.write("/host/etc/systemd/system/nvidia-mig-manager.service.d/override.conf", "old")
+    world.ask("small")
+    states: list[tuple[str, str]] = []
+    acts: list[str] = []
+
+    def note(_: object, new: Any, __: object) -> None:
+        labels = new["metadata"]["labels"]
+        states.append((labels.get(names.MIG_CONFIG_STATE, ""), labels[names.DEPLOY_DEVICE_PLUGIN]))
+
+    world.api.on_change(resources.NODES, note)
+    mark = len(world.faults.requests)
+    world.on_command = lambda command: acts.append(command) if "show" not in command else None
+    world.start(WITH_SHUTDOWN_HOST_GPU_CLIENTS="true")
+    await world.comes_to("success")
+    assert list(dict.fromkeys(states)) == [
+        ("pending", "true"),
+        ("pending", operands.PAUSED),
+        ("success", "true"),
+    ]
+    asked = [
+        f"{each.verb} {each.resource} {each.name}".strip()
+        for each in list(world.faults.requests)[mark:]
+        if each.user_agent == "mig" and each.verb != "watch"
+    ]
+    assert asked == [
+        "list nodes",
+        "get nodes gpu-node-1",
+        *["patch nodes gpu-node-1"] * 2,
+        *["list pods"] * 5,
+        *("list pods", "delete pods nvidia-cuda-validator"),
+        *("list pods", "delete pods nvidia-device-plugin-validator"),
+        *("list pods", "delete pods nvidia-operator-validator"),
+        "get nodes gpu-node-1",
+        "patch nodes gpu-node-1",
+    ]
+    assert acts == [
+        "systemctl daemon-reload",
+        *(f"systemctl stop {name}.service" for name in ("nvsm", "kubelet")),
+        *(f"systemctl --no-block start {name}.service" for name in ("kubelet", "dcgm", "nvsm")),
+    ]
 
 
 async def test_3_4_what_is_applied_already_succeeds_at_once_and_labels_are_restored(make: Make) -> None:
