@@ -208,8 +208,7 @@ async def test_3_5_12_nvidia_smi_makes_nodes(
     asked: list[tuple[tuple[str, ...], str | None]] = []
 
     def chroot(command: Sequence[str], env: Mapping[str, str], _: str) -> Completed:
-        root = "/" + str(Path(command[1]).relative_to(world.folder / "root"))
-        asked.append(((root, *command[2:]), env.get("LD_PRELOAD")))
+        asked.append((tuple(command[1:]), env.get("LD_PRELOAD")))
         return Completed(9, "", "no devices were found")
 
     world.ask("small")

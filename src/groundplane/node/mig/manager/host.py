@@ -48,7 +48,7 @@ async def command(process: Process, root: str, argv: Sequence[str], env: Mapping
     Raises :class:`~.errors.ManagerError` if it fails, is not there, or has not ended after 600 s.
     """
     shown = " ".join(argv)
-    chroot = () if root in ("", "/") else ("chroot", str(process.path(root)))
+    chroot = () if root in ("", "/") else ("chroot", root)
     where = f" (below {root})" if chroot else ""
     try:
         done: Completed | None = await within(process, LIMIT_S, process.execute((*chroot, *argv), env=env))
