@@ -1,8 +1,9 @@
 """Configuration files that mean harm: too deep, too long, of odd types. Each is refused in words, or left as it was."""
 
+import asyncio
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,23 @@ async def test_a_file_that_the_kernel_has_not_written_yet_is_not_waited_for(tmp_
         while files_of_runtimes.content(Path("/proc/kmsg"), 1 << 16):
             pass
     assert caught.value.errno in (errno.EAGAIN, errno.EPERM)
+
+
+async def test_a_command_that_hangs_is_killed_and_the_next_source_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = FakeProcess(tmp_path, pace=600.0)
+    process.write(CONFIGS["containerd"], "version = 2\n")
+    killed: list[tuple[str, ...]] = []
+
+    async def hang(argv: Sequence[str], **_more: object) -> Completed:
+        try:
+            return await asyncio.Future()
+        finally:
+            killed.append(tuple(argv))
+
+    monkeypatch.setattr(process, "execute", hang)
+    loaded = await sources.load(process, settings("containerd", sources=("command", "file")), [("containerd", "x")])
+    assert not loaded.by_command
+    assert killed == [("chroot", "/host", "containerd", "x")]
+    assert "chroot /host containerd x did not end within 60 s and was killed" in process.stderr

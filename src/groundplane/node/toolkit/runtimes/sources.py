@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from ...process import Completed, Process
+from ...process import Completed, Process, wait_any
 from ..settings import RuntimeConfigError, RuntimeSettings
 from . import files
 from .documents import Plain, TomlDocument, toml_plain
@@ -17,6 +17,9 @@ COMMAND: Final = "command"
 FILE: Final = "file"
 NOT_RUN: Final = frozenset({125, 126, 127})
 """Exit codes of ``chroot`` that say that the command was not run."""
+TIMED_OUT: Final = 124
+LIMIT_S: Final = 60.0
+"""How long a command of the host may take."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -84,11 +87,21 @@ async def _of_commands(process: Process, settings: RuntimeSettings, commands: Se
 
 
 async def execute(process: Process, argv: Sequence[str]) -> Completed:
-    """Run a command; one that cannot be run ends with a code of :data:`NOT_RUN`, as below ``chroot``."""
+    """Run a command; one that cannot be run ends with a code of :data:`NOT_RUN`, as below ``chroot``.
+
+    One that takes longer than :data:`LIMIT_S` is killed; it has failed.
+    """
+    found = Completed(TIMED_OUT, "", f"{' '.join(argv)} did not end within {LIMIT_S:g} s and was killed")
+
+    async def run() -> None:
+        nonlocal found
+        found = await process.execute(argv)
+
     try:
-        return await process.execute(argv)
+        await wait_any(run(), process.sleep(LIMIT_S))
     except OSError as error:
         return Completed(127, "", f"{argv[0]}: {error.strerror or error}")
+    return found
 
 
 def last_line(text: str) -> str:
