@@ -91,7 +91,7 @@ async def low_level(process: Process, settings: RuntimeSettings) -> tuple[str, .
 async def socket(process: Process, settings: RuntimeSettings) -> str:
     """The socket, a path of the host, that containerd's configuration names; empty for other runtimes, which do not.
 
-    For a person who is told that a restart failed: another socket may be configured. Raises RuntimeConfigError.
+    For a restart: the socket that the toolkit was told of may not be the one. Raises RuntimeConfigError.
     """
     engine = _engine(settings)
     if not isinstance(engine, Containerd):
