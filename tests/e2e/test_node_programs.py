@@ -217,3 +217,27 @@ async def test_mps_daemons_come_up_and_clients_reach_them() -> None:
         assert "nvidia-cuda-mps-control.pid" in log
         with pytest.raises(AssertionError, match="maximum request size for shared resources is 1; found 2"):
             await made.pod("greedy", {names.GPU_RESOURCE: 2}, "true")
+
+
+async def test_a_mig_layout_by_label_changes_what_is_offered_and_back() -> None:
+    """contracts/mig-exporter-validator.md 3.4, 3.5: by the node's label, through the shipped MIG manager."""
+    async with stack(GpuSpec("H100", 2), {names.GPU_RESOURCE: 2}, mig={"strategy": "mixed"}) as made:
+
+        def state() -> str:
+            return made.labels().get(names.MIG_CONFIG_STATE, "")
+
+        await made.until("the default layout", lambda: state() == "success")
+        made.label_node(names.MIG_CONFIG, "all-1g.10gb")
+        await made.until("14 slices on offer", lambda: made.offered().get("nvidia.com/mig-1g.10gb") == 14)
+        await made.until("success", lambda: state() == "success")
+        assert made.offered().get(names.GPU_RESOURCE, 0) == 0
+        paused = {key: value for key, value in made.labels().items() if "paused-for-mig-change" in value}
+        assert not paused, "what was paused for the change runs again"
+        log = await made.pod("slice", {"nvidia.com/mig-1g.10gb": 1}, "cat /usr/lib64/libcuda.so.1")
+        assert "simulated" in log
+        made.label_node(names.MIG_CONFIG, "no-such-layout")
+        await made.until("the refusal", lambda: state() == "failed")
+        assert made.offered()["nvidia.com/mig-1g.10gb"] == 14, "nothing was touched"
+        made.label_node(names.MIG_CONFIG, "all-disabled")
+        await made.until("whole GPUs again", lambda: made.offered().get(names.GPU_RESOURCE) == 2)
+        await made.until("success again", lambda: state() == "success")

@@ -176,6 +176,7 @@ def _peer(path: Any) -> int:
         ("containerd", ("chroot", "/host", "systemctl", "restart", "containerd"), 0, ""),
         ("containerd", ("chroot", "/host", "systemctl", "restart", "crio"), 5, "Unit crio.service not found"),
         ("cri-o", ("chroot", "/host", "systemctl", "restart", "crio"), 0, ""),
+        ("cri-o", ("chroot", "/host", "systemctl", "show", "dcgm.service"), 0, "LoadState=not-found"),
         ("containerd", ("chroot", "/host", "containerd", "config", "dump"), 0, "io.containerd.runc.v2"),
         ("cri-o", ("chroot", "/host", "crio", "status", "config"), 0, 'default_runtime = "crun"'),
         ("cri-o", ("chroot", "/host", "containerd", "config", "dump"), 127, "No such file or directory"),

@@ -284,7 +284,7 @@ async def test_settings_that_cannot_work_are_told(place: Place) -> None:
     )  # fmt: skip
     place.install_driver()
     place.inject_driver()
-    code, text = await place.run("nvidia-mig-manager")
+    code, text = await place.run("nvidia-validator", COMPONENT="plugin")
     assert code == 1
     assert "needs the API server, but not in a cluster: KUBERNETES_SERVICE_HOST is unset" in text
 

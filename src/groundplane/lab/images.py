@@ -14,7 +14,6 @@ from .standins import (
     driver,
     driver_manager,
     generic,
-    mig_manager,
     mps_control,
     nvidia_smi,
     sandbox,
@@ -59,7 +58,7 @@ IMAGES: dict[str, Image] = {
     "dcgm-exporter": Image(("dcgm-exporter",), {"dcgm-exporter": dcgm_exporter.run}, _GPU_ENV),
     "k8s-mig-manager": Image(
         ("nvidia-mig-manager",),
-        {"nvidia-mig-manager": mig_manager.run, "nvidia-mig-parted": program("nvidia-mig-parted")},
+        {name: program(name) for name in ("nvidia-mig-manager", "nvidia-mig-parted")},
         _GPU_ENV,
     ),
     "vgpu-manager": Image(("nvidia-driver", "init"), {"nvidia-driver": sandbox.vgpu_manager}),

@@ -18,6 +18,7 @@ PROGRAMS: Final[Mapping[str, str]] = {
     "nvidia-toolkit": "toolkit.main",
     "nvidia-ctk": "ctk.main",
     "nvidia-mig-parted": "mig.parted",
+    "nvidia-mig-manager": "mig.manager.main",
 }
 """Name of a program, module below this package whose function ``run`` it is."""
 

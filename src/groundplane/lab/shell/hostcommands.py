@@ -46,6 +46,9 @@ def _systemctl(ctx: ContainerContext, arguments: list[str]) -> int:
     services = {"containerd": "containerd", "crio": "cri-o", "docker": "docker"}
     if arguments == ["daemon-reload"]:
         return 0
+    if arguments[:1] == ["show"]:  # whatever else is asked for is not installed
+        ctx.log("LoadState=not-found\nActiveState=inactive\nUnitFileState=\nType=")
+        return 0
     if len(arguments) == 2 and arguments[0] == "restart":
         service = arguments[1].removesuffix(".service")
         if services.get(service) == ctx.host.spec.runtime.name:
@@ -53,7 +56,7 @@ def _systemctl(ctx: ContainerContext, arguments: list[str]) -> int:
             return 0
         ctx.error(f"Failed to restart {service}.service: Unit {service}.service not found.")
         return 5
-    ctx.error(f"systemctl: the lab knows restart and daemon-reload, not {' '.join(arguments)!r}")
+    ctx.error(f"systemctl: the lab knows restart, show and daemon-reload, not {' '.join(arguments)!r}")
     return 1
 
 
