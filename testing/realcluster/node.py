@@ -32,6 +32,8 @@ API_PORT = 443
 PAUSE_IMAGE = "groundplane.test/pause:1"
 PROGRAMS = ("unshare", "nsenter", "setpriv", "mount", "umount", "pivot_root", "ip")
 REPOSITORY = Path(__file__).parents[2]
+SYSTEM_FOLDERS = frozenset({Path("/"), Path("/usr"), Path("/usr/local")})
+"""What a node has of the machine anyway, in a layer of its own above."""
 _CRI = "io.containerd.cri.v1"
 
 
@@ -172,6 +174,7 @@ class Node:
             "name": self.name,
             "work": str(self.work),
             "path": [str(folder) for folder in self._folders()],
+            "seen": _own_folders(),
             "address": self.address,
             "gateway": FABRIC_ADDRESS,
             "cgroup": self.cgroup,
@@ -341,6 +344,13 @@ class Cluster(Started):
                 logs = "\n".join(node.log(each)[-3000:] for each in ("containerd", "kubelet"))
                 raise ProcessFailedError(f"{what} is not ready after {timeout_s:g} s:\n{logs}")
             time.sleep(0.2)
+
+
+def _own_folders() -> list[str]:
+    """Where this Python and this project are: a node shows them, too, wherever on the machine they are mounted."""
+    python = [Path(sys.prefix), Path(sys.base_prefix)]
+    shown = [REPOSITORY, *(each for each in python if each not in SYSTEM_FOLDERS)]
+    return [str(each) for each in shown if not any(each.is_relative_to(other) for other in shown if other != each)]
 
 
 def _containerd_answers(node: Node) -> bool:

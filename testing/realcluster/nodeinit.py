@@ -52,6 +52,8 @@ def build_root(config: Mapping[str, Any]) -> None:
     mount("rbind", "/sys", root / "sys")
     for folder in ("run", "tmp"):
         mount("tmpfs", folder, root / folder, "mode=1777" if folder == "tmp" else "mode=755")
+    for folder in config["seen"]:
+        mount("bind", folder, root / folder.lstrip("/"), "ro")
     mount("bind", f"{config['work']}/kubelet", root / "var/lib/kubelet")
     mount("tmpfs", "containerd", root / "var/lib/containerd", "mode=711")  # images, synced to disk blob by blob, else
     _devices(root / "dev")
