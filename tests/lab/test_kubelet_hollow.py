@@ -32,7 +32,7 @@ async def test_a_pool_finds_the_kubelet_of_a_pod() -> None:
         for name in ("n1", "n2"):
             pool.add(name, b.node(name))
         b.pod("p", container(script="echo here; sleep infinity"), node="n2")
-        await b.until(lambda: b.ready("p"), "ready")
+        await b.until(lambda: b.ready("p") and b.log("p", node="n2"), "ready, with something said")
         assert pool.of_pod("default", "p") is b.kubelets["n2"]
         assert [line async for line in pool.logs("default", "p")] == [b"here\n"]
         output = bytearray()
