@@ -167,7 +167,8 @@ async def test_mig_devices_are_resources_of_their_own() -> None:
     """2.11, 2.12 and 8.1: mixed strategy; a new layout is offered after a restart of the programs."""
     layout = ("1g.10gb", "1g.10gb", "3g.40gb")
     offers = {"nvidia.com/mig-1g.10gb": 4, "nvidia.com/mig-3g.40gb": 2}
-    async with stack(GpuSpec("H100", 2, mig_devices=layout), offers, mig={"strategy": "mixed"}) as made:
+    kept = {"mig": {"strategy": "mixed"}, "migManager": {"enabled": False}}  # whose default layout would have none
+    async with stack(GpuSpec("H100", 2, mig_devices=layout), offers, **kept) as made:
         await made.until("MIG labels", lambda: made.labels().get("nvidia.com/mig-3g.40gb.count") == "2")
         assert made.labels()["nvidia.com/mig-1g.10gb.product"] == "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"
         assert made.labels()["nvidia.com/mig.strategy"] == "mixed"
