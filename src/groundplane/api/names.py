@@ -97,6 +97,8 @@ DRIVER_COMPONENT: Final = "nvidia-driver"
 PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
 NRI_CDI_ANNOTATION: Final = "nvidia.cdi.k8s.io"
 """On a pod: CDI devices that the toolkit's NRI plugin gives its containers; with ``/container.NAME``, one of them."""
+MANAGEMENT_CDI_KIND: Final = "management.nvidia.com/gpu"
+"""The CDI kind whose one device, ``all``, is every GPU of a node, for the containers that manage them."""
 
 # --- Resources and process names ------------------------------------------------------------------------------------
 GPU_RESOURCE: Final = "nvidia.com/gpu"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from . import resources
-from .cdi.roots import NULL_DEVICES
+from .cdi.roots import simulated
 from .hostroot import HostRoot
 from .process import Log, Process
 from .resources import MIG_MINORS
@@ -131,11 +131,6 @@ def make_stand_in(path: Path, _major: int, _minor: int) -> None:
     """Make the ordinary file that stands for a node on a simulated machine. OSError."""
     path.touch(exist_ok=False)
     path.chmod(MODE)
-
-
-def simulated(process: Process) -> bool:
-    """Whether the machine's GPUs are simulated."""
-    return process.env.get(NULL_DEVICES) == "true"
 
 
 def create_control_nodes(process: Process, dev_root: str, *, make: Make | None = None) -> None:

@@ -5,7 +5,9 @@ a text, not a moment. ``3.0`` is the whole number 3, as JSON knows no other. Key
 left to its readers.
 """
 
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -72,14 +74,19 @@ def loads(text: str) -> Any:
             pass  # YAML has braces, too
         except RecursionError:
             raise DocumentError("it is nested too deeply") from None
+    with _document(text) as (loader, node):
+        return None if node is None else _as_json(loader.construct_document(node))
+
+
+@contextlib.contextmanager
+def _document(data: str | bytes) -> Iterator[tuple[_Loader, yaml.Node | None]]:
+    """A text's first document, of a size that can be had, with its loader; what is wrong with it is a DocumentError."""
     try:
-        loader = _Loader(text)
+        loader = _Loader(data)
         try:
-            if not loader.check_node():
-                return None
-            node = loader.get_node()
+            node: yaml.Node | None = loader.get_node() if loader.check_node() else None
             _check_size(node)
-            return _as_json(loader.construct_document(node))
+            yield loader, node
         finally:
             loader.dispose()
     except RecursionError:
@@ -119,19 +126,9 @@ def compose(data: bytes) -> yaml.Node | None:
 
     Raises :class:`DocumentError`, also where a mapping has a key twice.
     """
-    try:
-        loader = _Loader(data)
-        try:
-            node: yaml.Node | None = loader.get_node() if loader.check_node() else None
-            _check_size(node)
-            _merge(loader, node, set())
-        finally:
-            loader.dispose()
-    except RecursionError:
-        raise DocumentError("it is nested too deeply") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise DocumentError(str(error)) from error
-    return node
+    with _document(data) as (loader, node):
+        _merge(loader, node, set())
+        return node
 
 
 def _merge(loader: _Loader, node: yaml.Node | None, seen: set[int]) -> None:

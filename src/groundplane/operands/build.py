@@ -374,8 +374,8 @@ def toolkit_wait(spec: cp.ClusterPolicySpec, facts: ClusterFacts, mount: str) ->
 # --- The DaemonSet frame (contract 4.3) -------------------------------------------------------------------------------
 GPU_TOLERATION: Final = {"key": names.GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
 PRIORITY_CLASS: Final = "system-node-critical"
-NRI_ANNOTATION: Final = "nvidia.cdi.k8s.io/container."
-NRI_ALL_GPUS: Final = "management.nvidia.com/gpu=all"
+NRI_ANNOTATION: Final = f"{names.NRI_CDI_ANNOTATION}/container."
+NRI_ALL_GPUS: Final = f"{names.MANAGEMENT_CDI_KIND}=all"
 DRIVER_DAEMON_SET: Final = "nvidia-driver-daemonset"
 
 

@@ -34,7 +34,7 @@ VALIDATION_MOUNTS: Final = (
 
 ENV: Final = (
     "ROOT=/usr/local/nvidia",
-    "NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND=management.nvidia.com/gpu",
+    f"NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND={names.MANAGEMENT_CDI_KIND}",
     "NVIDIA_VISIBLE_DEVICES=void",
     "TOOLKIT_PID_FILE=/run/nvidia/toolkit/toolkit.pid",
     "NRI_NAMESPACE<-metadata.namespace",

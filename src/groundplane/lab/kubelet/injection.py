@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ...node.cdi import apply
 from ...node.cdi.model import ContainerEdits
-from ...node.cdi.registry import Registry
+from ...node.cdi.registry import DIRS, Registry
 from ..host import Gpu, SimulatedHost
 from . import shim
 
@@ -38,7 +38,7 @@ def inject(host: SimulatedHost, *, handler: str, env: Mapping[str, str], named: 
 
     InjectionError naming those that no spec file has; HostError.
     """
-    edits = _edits(host, tuple(dict.fromkeys(named)), shim.DIRS)
+    edits = _edits(host, tuple(dict.fromkeys(named)), DIRS)
     binary = host.runtime_handlers.get(handler, "")
     if not edits and shim.is_shim(binary):
         edits = _edits(host, *shim.request(host, binary, env))

@@ -11,12 +11,12 @@ from typing import Any, Final, NamedTuple
 
 from ...node.cdi import model
 from ...node.cdi.options import RUNTIME_KIND
+from ...node.cdi.registry import DIRS
 from ..host import HostError, SimulatedHost
 
 PREFIX: Final = "nvidia-container-runtime"
 CONFIG: Final = ".config/nvidia-container-runtime"
 """Folder of the configuration, beside the executable."""
-DIRS: Final = ("/etc/cdi", "/var/run/cdi")
 _NOTHING: Final = frozenset({"", "void"})
 
 
@@ -49,11 +49,13 @@ def request(host: SimulatedHost, binary: str, env: Mapping[str, str]) -> Request
         return NOTHING
     mode = {"cdi": "cdi", "legacy": "legacy"}.get(binary.rpartition(".")[2], config.get("mode", "auto"))
     cdi = config.get("modes", {}).get("cdi", {})
-    if mode == "cdi" or (mode == "auto" and all(map(_qualified, visible))):
+    if mode == "cdi" or (mode == "auto" and all(map(model.is_qualified, visible))):
         kind, folders = cdi.get("default-kind", "nvidia.com/gpu"), tuple(cdi.get("spec-dirs", DIRS))
     else:
         kind, folders = RUNTIME_KIND, (f"{folder}/cdi",)
-    return Request(tuple(name if _qualified(name) else model.qualified(kind, name) for name in visible), folders)
+    return Request(
+        tuple(name if model.is_qualified(name) else model.qualified(kind, name) for name in visible), folders
+    )
 
 
 def _config(host: SimulatedHost, path: str) -> dict[str, Any]:
@@ -76,11 +78,3 @@ def _visible(env: Mapping[str, str]) -> list[str]:
     if not items or _NOTHING & set(items):
         return []
     return next(([item] for item in items if item in ("all", "none")), items)
-
-
-def _qualified(name: str) -> bool:
-    try:
-        model.parse_qualified(name)
-    except model.SpecError:
-        return False
-    return True

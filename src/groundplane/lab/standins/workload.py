@@ -116,6 +116,6 @@ def pod_document(ctx: ContainerContext, kind: Kind, owner: Mapping[str, Any]) ->
         "ownerReferences": owner["metadata"].get("ownerReferences") or [],
     }
     if not kind.allocates:
-        key = f"nvidia.cdi.k8s.io/container.{kind.container}"
-        metadata["annotations"] = {key: "management.nvidia.com/gpu=all"}
+        key = f"{names.NRI_CDI_ANNOTATION}/container.{kind.container}"
+        metadata["annotations"] = {key: f"{names.MANAGEMENT_CDI_KIND}=all"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

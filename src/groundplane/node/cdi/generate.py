@@ -23,7 +23,7 @@ from .libraries import Placing
 from .model import ContainerEdits, Device, Hook, Spec, SpecError, check
 from .nodes import Nodes
 from .options import HOOK_PATH, RUNTIME_KIND, GenerateError, Libraries, Mode, Strategy, Wanted
-from .roots import NULL_DEVICES, Roots
+from .roots import Roots, simulated
 from .selection import ALL, NONE, Selected
 from .simplify import merge, simplify, with_all
 
@@ -406,7 +406,7 @@ def specs_for_shim(
         disabled_hooks=frozenset(disabled_hooks),
         enabled_hooks=frozenset(enabled_hooks),
         features=frozenset(features),
-        null_devices=process.env.get(NULL_DEVICES) == "true",
+        null_devices=simulated(process),
     )
     return (_for_runtime(process, source, wanted), *_for_modes(process, source, wanted))
 

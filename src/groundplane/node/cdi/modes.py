@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from ...api import names
 from .options import Mode
 
 _GPU: Final = "nvidia.com/gpu"
@@ -10,7 +11,7 @@ KINDS: Final[Mapping[Mode, str]] = {
     Mode.NVML: _GPU,
     Mode.CSV: _GPU,
     Mode.WSL: _GPU,
-    Mode.MANAGEMENT: "management.nvidia.com/gpu",
+    Mode.MANAGEMENT: names.MANAGEMENT_CDI_KIND,
     Mode.GDS: "nvidia.com/gds",
     Mode.MOFED: "nvidia.com/mofed",
     Mode.GDRCOPY: "nvidia.com/gdrcopy",

@@ -7,9 +7,16 @@ from typing import Final
 
 import msgspec
 
+from ..process import Process
+
 NULL_DEVICES: Final = "GROUNDPLANE_NULL_DEVICES"
 """Set to ``true`` on machines whose GPUs are simulated: every node in a spec is the null device under another name, and
 ordinary files count as device nodes."""
+
+
+def simulated(process: Process) -> bool:
+    """Whether the machine's GPUs are simulated (:data:`NULL_DEVICES`)."""
+    return process.env.get(NULL_DEVICES) == "true"
 
 
 class Roots(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from ..cdi import hooks, tegra, transform, write
 from ..cdi.model import Spec, SpecError, check, parse_qualified
 from ..cdi.options import HOOK_PATH, GenerateError, Libraries, Mode, Strategy, Wanted
 from ..cdi.read import decode
-from ..cdi.roots import NULL_DEVICES, Roots
+from ..cdi.roots import Roots, simulated
 from ..devices.source import DeviceError, Source
 from ..options import BOOL, STRINGS, Option, OptionError, Values
 from ..process import Process
@@ -232,7 +232,7 @@ def _wanted(process: Process, values: Values) -> Wanted:
         csv_files=values["csv.file"],
         csv_ignore_patterns=values["csv.ignore-pattern"],
         csv_compat_root=values["csv.compat-container-root"],
-        null_devices=process.env.get(NULL_DEVICES) == "true",
+        null_devices=simulated(process),
     )
 
 

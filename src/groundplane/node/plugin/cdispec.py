@@ -15,7 +15,7 @@ from ..cdi import generate, hooks, modes, write
 from ..cdi.model import ContainerEdits, Device, DeviceNode, Spec
 from ..cdi.nodes import Nodes
 from ..cdi.options import GenerateError, Libraries, Mode, Strategy, Wanted
-from ..cdi.roots import NULL_DEVICES, Roots
+from ..cdi.roots import Roots, simulated
 from ..config import IdStrategy, PluginConfig
 from ..devices.model import Gpu, Inventory
 from ..devices.source import DeviceError, Source
@@ -81,7 +81,7 @@ def _wanted(process: Process, config: PluginConfig) -> Wanted:
         disabled_hooks=frozenset(config.cdi_disable_hooks),
         features=frozenset(config.cdi_feature_flags),
         all_device=False,
-        null_devices=process.env.get(NULL_DEVICES) == "true",
+        null_devices=simulated(process),
     )
 
 

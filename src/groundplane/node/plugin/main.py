@@ -17,7 +17,7 @@ from .. import config as configs
 from .. import kubeletapi, options, platforms, resources, watch
 from ..cdi.model import SpecError
 from ..cdi.options import GenerateError
-from ..cdi.roots import NULL_DEVICES
+from ..cdi.roots import simulated
 from ..config import AllocationPolicy, PluginConfig
 from ..devices.model import Inventory
 from ..devices.source import DeviceError, Source
@@ -305,7 +305,7 @@ async def _ask_mps(process: Process, served: _Served) -> None:
 
 def _extras(process: Process, config: PluginConfig, served: _Served) -> Extras:
     """IMEX channels that are there, and the CDI specs that were written. Raises Fatal."""
-    null = process.env.get(NULL_DEVICES) == "true"
+    null = simulated(process)
     dev_root = cdispec.roots(config, process).dev
     try:
         channels = imex.available(process, config.imex_channels, dev_root, required=config.imex_required, any_kind=null)

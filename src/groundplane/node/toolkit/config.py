@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ..cdi.roots import NULL_DEVICES
+from ..cdi.registry import DIRS
+from ..cdi.roots import simulated
 from ..hostroot import HostRoot
 from ..process import Process
 from .options import Settings
@@ -60,7 +61,7 @@ def document(settings: Settings, runtimes: Sequence[str], *, ldconfig: str, user
                 "cdi": {
                     "annotation-prefixes": ["cdi.k8s.io/"],
                     "default-kind": "nvidia.com/gpu",
-                    "spec-dirs": ["/etc/cdi", "/var/run/cdi"],
+                    "spec-dirs": list(DIRS),
                 },
                 "csv": {"mount-spec-path": "/etc/nvidia-container-runtime/host-files-for-container.d"},
                 "legacy": {"cuda-compat-mode": "ldconfig"},
@@ -92,7 +93,7 @@ def of_host(process: Process, settings: Settings, runtimes: Sequence[str]) -> st
         ldconfig=f"{settings.roots.host_driver}{LDCONFIG}{real}",
         user=device_user(HostRoot(process.path(settings.host_root or "/"))),
     )
-    if process.env.get(NULL_DEVICES) == "true":  # a simulated machine: the host's program shall look at its modules
+    if simulated(process):  # the host's program shall look at the simulated modules
         said["nvidia-container-runtime"]["modules-file"] = str(process.kernel.path("/proc/modules"))
     return render(said)
 

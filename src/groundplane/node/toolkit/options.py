@@ -15,7 +15,7 @@ from ...api import names
 from ...api.release import Release
 from ..cdi import model
 from ..cdi.options import LIBRARIES_ENV, Libraries
-from ..cdi.roots import NULL_DEVICES, Roots
+from ..cdi.roots import Roots, simulated
 from ..options import BOOL, DEFAULT, DURATION, INT, STRINGS, WORDS, Command, Duration, Option, Values, read
 from ..process import Process
 from .restart import Mode, Restart
@@ -306,7 +306,7 @@ OPTIONS: Final = (
         help="the folder for it; empty: none is written",
     ),
     _option(
-        *("cdi_kind", "cdi-kind"), env="CDI_KIND", default="management.nvidia.com/gpu", help="its kind: VENDOR/CLASS"
+        *("cdi_kind", "cdi-kind"), env="CDI_KIND", default=names.MANAGEMENT_CDI_KIND, help="its kind: VENDOR/CLASS"
     ),
     _option(
         *("create_device_nodes", "create-device-nodes"),
@@ -480,7 +480,7 @@ class _Reader:
             libraries=Libraries(
                 self._choice("libraries", tuple(each.value for each in Libraries), 'invalid value "{}"; expected {}')
             ),
-            null_devices=process.env.get(NULL_DEVICES) == "true",
+            null_devices=simulated(process),
             refresh_s=self._refresh(),
             remarks=tuple(self._remarks),
         )

@@ -15,6 +15,7 @@ import msgspec
 from ...api import names
 from ...api.release import Release
 from .. import charlinks, controlnodes
+from ..cdi.roots import simulated
 from ..devices.nvml import LIBRARY_FOLDERS, SONAME
 from ..hostroot import HostPathError, HostRoot
 from ..process import Process
@@ -260,7 +261,7 @@ def _extras(process: Process) -> tuple[str, ...]:
 async def link(context: Context, driver: Driver) -> None:
     """Make the missing device nodes, and links to all that there can be. Raises :class:`~.errors.ValidationError`."""
     process = context.process
-    if driver.wsl or not context.settings.links or controlnodes.simulated(process):
+    if driver.wsl or not context.settings.links or simulated(process):
         reason = "WSL" if driver.wsl else "the GPUs are simulated" if context.settings.links else "as asked"
         process.log.info(f"No links are made in /dev/char: {reason}")
         return

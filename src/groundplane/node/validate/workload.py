@@ -23,7 +23,7 @@ WAIT_S: Final = 300.0
 PAUSES_S: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 LAST_PAUSE_S: Final = 5.0
 """Seconds between the first looks, and between all others: on a healthy node the pod is done within one or two."""
-MANAGEMENT_DEVICES: Final = "management.nvidia.com/gpu=all"
+MANAGEMENT_DEVICES: Final = f"{names.MANAGEMENT_CDI_KIND}=all"
 _SUCCEEDED: Final = "Succeeded"
 
 

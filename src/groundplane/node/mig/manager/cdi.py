@@ -9,13 +9,13 @@ from ....api import names
 from ...cdi import generate, write
 from ...cdi.drivers import LIBRARY_FOLDERS, DriverFiles
 from ...cdi.options import Mode, Wanted
-from ...controlnodes import create_control_nodes, simulated
+from ...cdi.roots import simulated
+from ...controlnodes import create_control_nodes
 from ...process import Process
 from .errors import ManagerError
 from .host import command
 from .settings import Settings
 
-KIND: Final = "management.nvidia.com/gpu"
 _SMI: Final = "nvidia-smi"
 _LIBRARY: Final = "libnvidia-ml.so.1"
 _PROGRAM_FOLDERS: Final = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin")
@@ -29,7 +29,6 @@ async def refresh(process: Process, settings: Settings) -> str:
     wanted = Wanted(
         mode=Mode.MANAGEMENT,
         roots=settings.roots,
-        kind=KIND,
         libraries=settings.libraries,
         hook_path=settings.hook_path,
         null_devices=simulated(process),

@@ -12,9 +12,6 @@ from ....api import names
 from ....api.release import Release
 from ...cdi import model
 
-MANAGEMENT_KIND: Final = "management.nvidia.com/gpu"
-"""The kind whose device `all` is every GPU of the machine, for the pods that manage them."""
-
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """Who may have what. `namespace` is the toolkit's own; `management_namespaces` are others that may manage GPUs."""
@@ -59,20 +56,12 @@ def decide(rule: Rule, asked: Asked) -> Injection:
         text = f"{asked} gets no CDI devices, though annotation {key} asks for {_shown(value)}: {refusal}"
         return Injection((), (text,))
     items = dict.fromkeys(item for each in value.split(",") if (item := each.strip()))
-    malformed = [item for item in items if not _qualified(item)]
+    malformed = [item for item in items if not model.is_qualified(item)]
     if not malformed:
         return Injection(tuple(items))
     text = f"{asked}: annotation {key}: left out, for it is no CDI device VENDOR/CLASS=DEVICE: {listed(malformed)}"
     left_out = frozenset(malformed)
     return Injection(tuple(item for item in items if item not in left_out), (text,))
-
-
-def _qualified(name: str) -> bool:
-    try:
-        model.parse_qualified(name)
-    except model.SpecError:
-        return False
-    return True
 
 
 def listed(items: Sequence[str]) -> str:
@@ -98,6 +87,8 @@ def _refusal(rule: Rule, namespace: str, value: str) -> str:
     if rule.release is Release.V26_3:
         return "" if namespace == rule.namespace else f"only pods of namespace {rule.namespace} may ask"
     allowed = (rule.namespace, *rule.management_namespaces)
-    if MANAGEMENT_KIND not in value or namespace in allowed:
+    if names.MANAGEMENT_CDI_KIND not in value or namespace in allowed:
         return ""
-    return f"only pods of {', '.join(allowed)} may have {MANAGEMENT_KIND} (NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES)"
+    return (
+        f"only pods of {', '.join(allowed)} may have {names.MANAGEMENT_CDI_KIND} (NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES)"
+    )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from ... import controlnodes
+from ...cdi.roots import simulated as has_simulated_gpus
 from ...options import DURATION, INT, Command, Duration, Leave, Option, Values, read
 from ...ownprocess import SIMULATION_ENV
 from ...process import Process, unless_signalled
@@ -83,7 +83,7 @@ async def run(process: Process, *, simulated: "SimulatedCuda | None" = None) -> 
         _validate(values)
     except Leave as leave:
         return leave.tell(process)
-    if simulated is None and (controlnodes.simulated(process) or process.env.get(SIMULATION_ENV)):
+    if simulated is None and (has_simulated_gpus(process) or process.env.get(SIMULATION_ENV)):
         simulated = _simulated(process)
     codes: list[int] = []
 
