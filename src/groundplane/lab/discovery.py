@@ -22,6 +22,7 @@ _SUB_KINDS: dict[str, tuple[str, str, str]] = {
     "exec": ("", "v1", "PodExecOptions"),
     "attach": ("", "v1", "PodAttachOptions"),
     "portforward": ("", "v1", "PodPortForwardOptions"),
+    "proxy": ("", "v1", "PodProxyOptions"),
     "token": ("authentication.k8s.io", "v1", "TokenRequest"),
 }
 _SUB_VERBS: dict[str, tuple[str, ...]] = {
@@ -34,6 +35,7 @@ _SUB_VERBS: dict[str, tuple[str, ...]] = {
     "exec": ("create", "get"),
     "attach": ("create", "get"),
     "portforward": ("create", "get"),
+    "proxy": ("create", "delete", "get", "patch", "update"),
     "eviction": ("create",),
     "binding": ("create",),
     "token": ("create",),

@@ -252,6 +252,8 @@ class Handler:
         query = context.query
         if target.subresource == "log":
             return await remote.logs(self.api, self.nodes, context.request, query, target.namespace, target.name)
+        if target.subresource == "proxy":
+            return await remote.proxy(self.api, self.nodes, context.request, target)
         if target.subresource in ("token", "eviction", "binding", "finalize"):
             raise status.method_not_supported()
         subresource = target.subresource or None

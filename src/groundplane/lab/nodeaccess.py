@@ -1,4 +1,4 @@
-"""What the API server asks of nodes: logs and commands of containers. The lab's kubelets implement it."""
+"""What the API server asks of nodes: logs, commands and pages of containers. The lab's kubelets implement it."""
 
 from __future__ import annotations
 
@@ -35,3 +35,6 @@ class NodeAccess(Protocol):
         stderr: Callable[[bytes], None],
     ) -> int:
         """Run a command in a container and return its exit code."""
+
+    async def http_get(self, ns: str, pod: str, port: int, path: str) -> tuple[int, str]:
+        """Ask a port of a pod for a page; its status and its text. A 503 if nothing listens there."""

@@ -1,4 +1,4 @@
-"""Logs, commands and attached output: the streaming pod subresources, over HTTP and WebSocket, handed to the kubelets.
+"""Logs, commands, attached output and the pages of pods: what the kubelets answer, over HTTP and WebSocket.
 
 WebSocket subprotocols v5 and v4.channel.k8s.io: the first byte of a message is its channel (0 stdin, 1 stdout,
 2 stderr, 3 the final Status, 4 terminal size; 255 in v5 closes a channel).
@@ -18,7 +18,7 @@ from . import resources, status
 from .api import Api
 from .nodeaccess import NodeAccess
 from .objects import Document
-from .requests import truthy
+from .requests import Target, truthy
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 STDIN, STDOUT, STDERR, RESULT, CLOSE = 0, 1, 2, 3, 255
@@ -89,6 +89,24 @@ async def logs(
         piece = await anext(aiter(stream), None)
     await response.write_eof()
     return response
+
+
+async def proxy(api: Api, nodes: NodeAccess | None, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+    """Answer a GET of `pods/NAME[:PORT]/proxy/PATH`: the pod's own answer. Without a port, its first one."""
+    name, _, port = target.name.removeprefix("http:").partition(":")
+    pod = api.get(resources.PODS, name, target.namespace)
+    number = port or _first_port(pod)
+    if not number.isdecimal():
+        raise status.bad_request(f"pod {name}: {port or 'it'} has no port number; ask for pods/{name}:PORT/proxy/")
+    query = request.rel_url.raw_query_string
+    path = f"{target.path}?{query}" if query else target.path
+    code, text = await _access(nodes).http_get(target.namespace, name, int(number), path)
+    return web.Response(status=code, text=text)
+
+
+def _first_port(pod: Document) -> str:
+    ports = (port["containerPort"] for container in pod["spec"]["containers"] for port in container.get("ports") or ())
+    return str(next(ports, ""))
 
 
 def _access(nodes: NodeAccess | None) -> NodeAccess:

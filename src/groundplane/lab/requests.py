@@ -17,17 +17,22 @@ _VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH
 _VALIDATIONS = ("", "Ignore", "Strict", "Warn")
 _POLICIES = ("Foreground", "Background", "Orphan")
 _MANAGER_LIMIT = 128
-_STREAMED = ("exec", "attach", "portforward", "proxy")
+_STREAMED = ("exec", "attach", "portforward")
+_PROXY = "proxy"
 
 
 class Target(msgspec.Struct, frozen=True):
-    """The resource a request is about, and the verb as the API means it."""
+    """The resource a request is about, and the verb as the API means it.
+
+    ``path`` is what a request through a pod's proxy asks of the pod.
+    """
 
     verb: str
     resource: Resource
     namespace: str
     name: str
     subresource: str
+    path: str = ""
 
 
 def truthy(value: str | None) -> bool:
@@ -82,7 +87,7 @@ def parse(registry: Registry, method: str, path: str, query: Mapping[str, str]) 
     else:
         return None
     namespace, rest = _namespace(rest)
-    if len(rest) > 3:
+    if len(rest) > 3 and rest[2] != _PROXY:
         raise status.no_such_path()
     resource = registry.find(rest[0], group, version)
     name = rest[1] if len(rest) > 1 else ""
@@ -90,7 +95,9 @@ def parse(registry: Registry, method: str, path: str, query: Mapping[str, str]) 
     _check_scope(resource, namespace, name, method)
     if subresource and subresource not in resource.subresources:
         raise status.no_such_path()
-    return Target(_verb(method, name, subresource, query, resource), resource, namespace, name, subresource)
+    verb = _verb(method, name, subresource, query, resource)
+    behind = path.partition(f"/{name}/{_PROXY}")[2] or "/" if subresource == _PROXY else ""
+    return Target(verb, resource, namespace, name, subresource, behind)
 
 
 def _namespace(rest: list[str]) -> tuple[str, list[str]]:
@@ -115,6 +122,8 @@ def _verb(method: str, name: str, subresource: str, query: Mapping[str, str], re
         raise status.method_not_supported()
     if subresource in _STREAMED:
         return "create"
+    if subresource == _PROXY and verb != "get":
+        raise status.method_not_supported()
     if verb == "get" and not name:
         verb = "watch" if truthy(query.get("watch")) else "list"
     elif verb == "delete" and not name:

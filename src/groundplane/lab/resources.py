@@ -108,7 +108,7 @@ NAMESPACES = _core(
 )  # fmt: skip
 NODES = _core("Node", "nodes", "no", namespaced=False, subresources=_STATUS, keeps_generation=False)
 POD_SUBRESOURCES = (
-    "status", "log", "exec", "attach", "portforward", "eviction", "binding", "ephemeralcontainers", "resize",
+    "status", "log", "exec", "attach", "portforward", "proxy", "eviction", "binding", "ephemeralcontainers", "resize",
 )  # fmt: skip
 PODS = _core("Pod", "pods", "po", categories=_ALL, subresources=POD_SUBRESOURCES)
 CONFIG_MAPS = _core("ConfigMap", "configmaps", "cm", keeps_generation=False)
