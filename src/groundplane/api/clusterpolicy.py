@@ -37,6 +37,12 @@ Image = Annotated[str, _schema(pattern=IMAGE)]
 Int32 = Annotated[int, _schema(format="int32")]
 Positive = Annotated[int, _schema(format="int32", minimum=1)]
 Off = Annotated[bool, _schema(default=False)]
+KernelModuleType = Annotated[str, _enum("auto", "open", "proprietary", default="auto")]
+MaxParallelUpgrades = Annotated[int, _schema(default=1, minimum=0)]
+MaxUnavailable = Annotated[
+    int | str,
+    _schema(anyOf=[{"type": "integer"}, {"type": "string"}], default="25%", **{"x-kubernetes-int-or-string": True}),
+]
 Resources = Annotated[JSON, Meta(extra_json_schema=fragments.RESOURCES)]
 Toleration = Annotated[JSON, Meta(extra_json_schema=fragments.TOLERATION)]
 PodSecurityContext = Annotated[JSON, Meta(extra_json_schema=fragments.POD_SECURITY_CONTEXT)]
@@ -188,16 +194,8 @@ class UpgradePolicy(Spec, frozen=True):
     """How drivers are upgraded, node by node."""
 
     autoUpgrade: Off | None = None
-    maxParallelUpgrades: Annotated[int, _schema(default=1, minimum=0)] | None = None
-    maxUnavailable: (
-        Annotated[
-            int | str,
-            _schema(
-                anyOf=[{"type": "integer"}, {"type": "string"}], default="25%", **{"x-kubernetes-int-or-string": True}
-            ),
-        ]
-        | None
-    ) = None
+    maxParallelUpgrades: MaxParallelUpgrades | None = None
+    maxUnavailable: MaxUnavailable | None = None
     podDeletion: PodDeletion = field(default_factory=PodDeletion)
     waitForCompletion: WaitForCompletion = field(default_factory=WaitForCompletion)
     drain: Drain = field(default_factory=Drain)
@@ -230,7 +228,7 @@ class DriverSpec(Operand, frozen=True):
 
     useNvidiaDriverCRD: bool | None = None
     usePrecompiled: bool | None = None
-    kernelModuleType: Annotated[str, _enum("auto", "open", "proprietary", default="auto")] | None = None
+    kernelModuleType: KernelModuleType | None = None
     useOpenKernelModules: bool | None = None
     startupProbe: ContainerProbe = field(default_factory=ContainerProbe)
     livenessProbe: ContainerProbe | None = None

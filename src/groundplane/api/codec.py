@@ -1,4 +1,4 @@
-"""Documents to ClusterPolicies and back, without losing anything.
+"""Documents to ClusterPolicies and NVIDIADrivers and back, without losing anything.
 
 A document is a mapping as YAML or JSON gives it. Loading checks types only, and says where a value is wrong, what was
 expected and what was found; whether values make sense together is for ``validate.py``. Unknown fields are kept and
@@ -10,22 +10,38 @@ import difflib
 import functools
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from . import clusterpolicy, schema
+from . import clusterpolicy, nvidiadriver, schema
 
-API_VERSION: Final = "nvidia.com/v1"
-KIND: Final = "ClusterPolicy"
+K = TypeVar("K", bound=msgspec.Struct)
 
-_SCHEMA: Final = schema.of(clusterpolicy.ClusterPolicy)
+
+class Form(msgspec.Struct, Generic[K], frozen=True):
+    """A kind of ours as documents hold it. ``article`` is the one that its name takes in a sentence."""
+
+    api_version: str
+    name: str
+    struct: type[K]
+    article: str = "a"
+
+    @property
+    def schema(self) -> schema.Schema:
+        """What decoding asks of a document; shared."""
+        return schema.of(self.struct)
+
+
+CLUSTER_POLICY: Final = Form("nvidia.com/v1", "ClusterPolicy", clusterpolicy.ClusterPolicy)
+NVIDIA_DRIVER: Final = Form("nvidia.com/v1alpha1", "NVIDIADriver", nvidiadriver.NVIDIADriver, "an")
+
 _FATAL: Final = ("type", "required")
 """Broken schema rules that keep a document from being decoded."""
 
 
 class PolicyError(ValueError):
-    """A document that is no ClusterPolicy: a value of a wrong type, a missing key, another kind.
+    """A document that is not of its kind: a value of a wrong type, a missing key, another kind.
 
     Attributes:
         path: where, dotted, such as ``spec.driver.env[0].name``; empty for the document as a whole.
@@ -50,22 +66,48 @@ class Loaded(msgspec.Struct, frozen=True):
     unknown: list[str]
 
 
+class LoadedDriver(msgspec.Struct, frozen=True):
+    """An NVIDIADriver and where it came from; as :class:`Loaded` is for a policy."""
+
+    driver: nvidiadriver.NVIDIADriver
+    document: dict[str, Any]
+    unknown: list[str]
+
+
 def load_cluster_policy(document: Mapping[str, Any]) -> Loaded:
     """Read a ClusterPolicy. A null means that the field is unset.
 
     Raises:
         PolicyError: the document is of another kind or holds a value of a wrong type.
     """
+    kept = _of_kind(document, CLUSTER_POLICY)
+    return Loaded(policy=_decode(kept, CLUSTER_POLICY), document=kept, unknown=_unknown(kept, CLUSTER_POLICY))
+
+
+def load_nvidia_driver(document: Mapping[str, Any]) -> LoadedDriver:
+    """Read an NVIDIADriver. A null means that the field is unset.
+
+    Raises:
+        PolicyError: the document is of another kind or holds a value of a wrong type.
+    """
+    kept = _of_kind(document, NVIDIA_DRIVER)
+    return LoadedDriver(driver=_decode(kept, NVIDIA_DRIVER), document=kept, unknown=_unknown(kept, NVIDIA_DRIVER))
+
+
+def _of_kind(document: Mapping[str, Any], form: Form[Any]) -> dict[str, Any]:
+    """A copy of the document; PolicyError when it says that it is of another kind."""
     if not isinstance(document, Mapping):
-        raise PolicyError("", f"expected a ClusterPolicy, found {schema.describe(document)}")
-    for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        raise PolicyError("", f"expected {form.article} {form.name}, found {schema.describe(document)}")
+    for key, wanted in (("apiVersion", form.api_version), ("kind", form.name)):
         found = document.get(key)
         if found is not None and found != wanted:
             raise PolicyError(key, f"expected {wanted}, found {schema.describe(found)}")
-    kept = copy.deepcopy(dict(document))
-    policy = _decode(kept)
-    unknown = [path for path in schema.unknown(_without_nulls(kept), _SCHEMA) if not path.startswith("metadata.")]
-    return Loaded(policy=policy, document=kept, unknown=unknown)
+    return copy.deepcopy(dict(document))
+
+
+def _unknown(document: dict[str, Any], form: Form[Any]) -> list[str]:
+    paths = schema.unknown(_without_nulls(document), form.schema)
+    return [path for path in paths if not path.startswith("metadata.")]
 
 
 def dump(loaded: Loaded) -> dict[str, Any]:
@@ -73,37 +115,38 @@ def dump(loaded: Loaded) -> dict[str, Any]:
 
     An unchanged policy gives the document as it was read, so unknown fields and nulls survive.
     """
-    before = msgspec.to_builtins(_decode(loaded.document))
+    before = msgspec.to_builtins(_decode(loaded.document, CLUSTER_POLICY))
     after = msgspec.to_builtins(loaded.policy)
     result: dict[str, Any] = _carry_over(copy.deepcopy(loaded.document), before, after)
     return result
 
 
-def suggest(path: str) -> str | None:
-    """The full path of the field that an unknown ``path`` probably stands for, or ``None``.
+def suggest(path: str, form: Form[Any] = CLUSTER_POLICY) -> str | None:
+    """The full path of the field of a kind that an unknown ``path`` probably stands for, or ``None``.
 
     Looked for, in this order: the same name in another spelling (``source_labels``), a misspelt name at the same
     place (``repositry``), the same name in one other place (``spec.nriPluginEnabled``).
     """
     parent, _, name = path.rpartition(".")
-    siblings = _fields_below().get(re.sub(r"\[\d+\]", "[]", parent), {})
+    below = _fields_below(form)
+    siblings = below.get(re.sub(r"\[\d+\]", "[]", parent), {})
     for candidate in siblings.values():
         if _plain(candidate) == _plain(name):
             return schema.join(parent, candidate)
     close = difflib.get_close_matches(name.lower(), siblings, n=1, cutoff=0.75)
     if close:
         return schema.join(parent, siblings[close[0]])
-    elsewhere = [place for place, fields in _fields_below().items() if name in fields.values()]
+    elsewhere = [place for place, fields in below.items() if name in fields.values()]
     return schema.join(elsewhere[0], name) if len(elsewhere) == 1 else None
 
 
-def _decode(document: dict[str, Any]) -> clusterpolicy.ClusterPolicy:
+def _decode(document: dict[str, Any], form: Form[K]) -> K:
     value = _without_nulls(document)
-    for mismatch in schema.mismatches(value, _SCHEMA):
+    for mismatch in schema.mismatches(value, form.schema):
         if mismatch.rule in _FATAL:
             raise PolicyError(mismatch.path, mismatch.message)
     try:
-        return msgspec.convert(value, clusterpolicy.ClusterPolicy)
+        return msgspec.convert(value, form.struct)
     except msgspec.ValidationError as error:
         raise PolicyError("", str(error)) from error
 
@@ -116,11 +159,11 @@ def _without_nulls(value: Any) -> Any:
 
 
 @functools.cache
-def _fields_below() -> dict[str, dict[str, str]]:
+def _fields_below(form: Form[Any]) -> dict[str, dict[str, str]]:
     """For each place, such as ``spec.driver.env[]``: its fields, by name in small letters."""
     return {
         path: {name.lower(): name for name in node["properties"]}
-        for path, node in schema.walk(_SCHEMA)
+        for path, node in schema.walk(form.schema)
         if "properties" in node
     }
 

@@ -100,3 +100,61 @@ POD_SECURITY_CONTEXT: Final = _object(
         ),
     }
 )
+
+_ATOMIC: Final = {"x-kubernetes-list-type": "atomic"}
+_STRINGS: Final = {"type": "array", "items": _STRING, **_ATOMIC}
+_REQUIREMENTS: Final = {
+    "type": "array",
+    "items": _object(
+        {
+            "key": _described(_STRING, "The label's key, or the field's name."),
+            "operator": _described(_STRING, "In, NotIn, Exists, DoesNotExist, Gt or Lt."),
+            "values": _described(_STRINGS, "What the value is compared with; none for Exists and DoesNotExist."),
+        },
+        "key",
+        "operator",
+    ),
+    **_ATOMIC,
+}
+_NODE_TERM: Final = {
+    **_object(
+        {
+            "matchExpressions": _described(_REQUIREMENTS, "What the node's labels must be."),
+            "matchFields": _described(_REQUIREMENTS, "What the node's fields must be; there is metadata.name only."),
+        }
+    ),
+    "x-kubernetes-map-type": "atomic",
+}
+
+NODE_AFFINITY: Final = _object(
+    {
+        "preferredDuringSchedulingIgnoredDuringExecution": {
+            "type": "array",
+            "items": _object(
+                {
+                    "preference": _described(_NODE_TERM, "The nodes that are preferred."),
+                    "weight": _described({"type": "integer", "format": "int32"}, "How much they are, 1 to 100."),
+                },
+                "preference",
+                "weight",
+            ),
+            **_ATOMIC,
+            "description": "Nodes to prefer. A DaemonSet has a pod on each of its nodes, so it makes no difference.",
+        },
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            **_object(
+                {
+                    "nodeSelectorTerms": {
+                        "type": "array",
+                        "items": _NODE_TERM,
+                        **_ATOMIC,
+                        "description": "A node that fits one of them will do.",
+                    }
+                },
+                "nodeSelectorTerms",
+            ),
+            "x-kubernetes-map-type": "atomic",
+            "description": "Nodes that a pod may run on.",
+        },
+    }
+)

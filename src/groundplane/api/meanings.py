@@ -1,7 +1,7 @@
 """What every field of our kinds means, in a line: the text of ``kubectl explain`` and of the reference page.
 
 The table is keyed by Struct and field; a Struct inherits the texts of its bases. Types, defaults and allowed values
-are in ``clusterpolicy.py`` and are not repeated here.
+are in ``clusterpolicy.py`` and ``nvidiadriver.py`` and are not repeated here.
 """
 
 from typing import Final
@@ -259,6 +259,68 @@ _TABLE: Final[dict[str, dict[str, str]]] = {
     "ClusterPolicyStatus": {
         "state": "ready, notReady, or ignored: another ClusterPolicy is in force.",
         "namespace": "Namespace of the operator and its operands.",
+        "conditions": "Ready and Error, each with its cause.",
+    },
+    "NVIDIADriver": {
+        "apiVersion": "Version of this representation: nvidia.com/v1alpha1.",
+        "kind": "NVIDIADriver.",
+        "metadata": "Standard object metadata. An NVIDIADriver is cluster-scoped.",
+        "spec": "Which driver runs on which nodes.",
+        "status": "What the operator last found. Written by the operator only.",
+    },
+    "NVIDIADriverSpec": {
+        "driverType": "gpu, vgpu for the guests of a hypervisor, or vgpu-host-manager for the hypervisor itself.",
+        "default": "Serve the GPU nodes that no other driver selects; without a nodeSelector, and one in a cluster.",
+        "usePrecompiled": "Use driver images with modules built for the nodes' kernels.",
+        "kernelModuleType": "Which kernel modules to load; auto picks by GPU and driver version.",
+        "useOpenKernelModules": "Deprecated and ignored: use kernelModuleType open.",
+        "repository": "Registry and path that the driver image is in, such as nvcr.io/nvidia.",
+        "image": "Image name. Without repository and version, a full reference with a tag or a digest.",
+        "version": "Driver version, or branch of a precompiled driver, or a digest, which starts with sha256:.",
+        "imagePullPolicy": "Always, Never or IfNotPresent; anything else counts as IfNotPresent.",
+        "imagePullSecrets": "Names of Secrets in the operator's namespace that hold registry credentials.",
+        "manager": "The init container that clears a node before a driver is loaded.",
+        "startupProbe": "Timing of the driver container's startup probe.",
+        "livenessProbe": "Timing of the driver container's liveness probe; none without it.",
+        "readinessProbe": "Timing of the driver container's readiness probe; none without it.",
+        "rdma": "GPUDirect RDMA.",
+        "gds": "GPUDirect Storage: nvidia-fs beside the driver.",
+        "gdrcopy": "GDRCopy: its driver beside the GPU driver.",
+        "args": "Arguments of the driver container, after its own.",
+        "env": "Environment variables to add to the driver container; a name that is there already is overwritten.",
+        "resources": "CPU, memory and the like for every container of the driver's pods.",
+        "secretEnv": "Secret in the operator's namespace whose keys become environment of the driver containers.",
+        "repoConfig": "ConfigMap with package repository files for building the driver.",
+        "certConfig": "ConfigMap with TLS certificates for the package repositories.",
+        "kernelModuleConfig": "ConfigMap with parameters of the kernel modules.",
+        "virtualTopologyConfig": "ConfigMap with the vGPU topology daemon's configuration.",
+        "licensingConfig": "vGPU licensing.",
+        "upgradePolicy": "How this driver is upgraded; without it, automatically, one node after another.",
+        "nodeSelector": "Labels of the nodes that this driver is for; unset means every GPU node.",
+        "nodeAffinity": "Further rules about the nodes that the driver's pods may run on.",
+        "tolerations": "Node taints that the driver's pods bear, besides nvidia.com/gpu.",
+        "labels": "Labels for the driver's DaemonSets and pods; app and app.kubernetes.io/ are not taken over.",
+        "annotations": "Annotations for the driver's DaemonSets and pods.",
+        "priorityClassName": "PriorityClass of the driver's pods; system-node-critical without it.",
+        "podSecurityContext": "Security context of the driver's pods.",
+        "hostNetwork": "Run the driver's pods in the node's network.",
+    },
+    "DriverLicensing": {
+        "secretName": "Secret with the vGPU licence configuration; wins over name.",
+        "name": "Deprecated, use secretName: ConfigMap with the vGPU licence configuration.",
+        "nlsEnabled": "Use the NVIDIA License System; unset means yes.",
+    },
+    "DriverUpgradePolicy": {
+        "autoUpgrade": "Upgrade this driver node by node when it changes; without it, all else here is ignored.",
+        "maxParallelUpgrades": "Nodes upgraded at the same time; 0 sets no limit.",
+        "maxUnavailable": "Nodes of this driver that may be unavailable during the upgrade: a number or a percentage.",
+        "podDeletion": "How GPU pods are removed from a node before its upgrade.",
+        "waitForCompletion": "Which jobs may finish before a node is upgraded.",
+        "drain": "Whether and how a node is drained.",
+    },
+    "NVIDIADriverStatus": {
+        "state": "ready, notReady, disabled (drivers are ClusterPolicy's), or ignored.",
+        "namespace": "Namespace of the operator and the driver's pods.",
         "conditions": "Ready and Error, each with its cause.",
     },
 }
