@@ -11,7 +11,7 @@ import pytest
 from cluster.conftest import Sleeps
 from cluster.fake_api import Answer, Call, FakeApi, event, refuse, reset, status_body, stream
 
-from groundplane.cluster import errors, kinds
+from groundplane.cluster import errors, kinds, views
 from groundplane.cluster.client import Client
 from groundplane.cluster.informer import Change, Informer, key_of
 from groundplane.cluster.views import MetaView, NodeView
@@ -294,3 +294,38 @@ async def test_an_object_that_does_not_fit_the_view_does_not_end_it(
         api.put(NODES, "a")
         await log.until(("added", "a"))
     assert len(sleeps) == 1
+
+
+async def test_a_refresh_lists_again_and_tells_every_object(api: FakeApi, client: Client, sleeps: Sleeps) -> None:
+    for name in "ab":
+        api.put(NODES, name)
+    informer = make(client, sleeps)
+    async with running(informer) as log:
+        assert not informer.refreshing
+        informer.refresh()
+        assert informer.refreshing
+        await log.until(("modified", "a"), ("modified", "b"))
+        await eventually(lambda: not informer.refreshing)
+        assert informer.relists == 2
+        api.put(NODES, "c")
+        await log.until(("added", "c"))
+        assert informer.relists == 2
+
+
+async def test_a_key_that_nodes_are_selected_by_is_kept_after_a_refresh(
+    api: FakeApi, client: Client, sleeps: Sleeps
+) -> None:
+    key = "example.com/only-this-test-selects-by-it"
+    api.put(NODES, "a", metadata={"labels": {key: "yes", "example.com/other": "no"}})
+    informer = make(client, sleeps)
+    async with running(informer) as log:
+        seen = informer.get("a")
+        assert seen is not None
+        assert seen.labels == {}
+        assert views.keep([key])
+        assert not views.keep([key])
+        informer.refresh()
+        await log.until(("modified", "a"))
+        seen = informer.get("a")
+        assert seen is not None
+        assert seen.labels == {key: "yes"}

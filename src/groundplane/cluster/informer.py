@@ -108,6 +108,8 @@ class Informer(Generic[T]):
         self._heard = False
         self._synced = asyncio.Event()
         self._settled = asyncio.Event()
+        self._stale = asyncio.Event()
+        self._refreshing = False
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -161,6 +163,17 @@ class Informer(Generic[T]):
         """Until the first listing is complete, or that may clearly take for ever; :meth:`run` must be running."""
         await self._settled.wait()
 
+    @property
+    def refreshing(self) -> bool:
+        """:meth:`refresh` was asked for and is not done: objects may lack what it was asked for."""
+        return self._refreshing
+
+    def refresh(self) -> None:
+        """List everything again, since more is kept of each object now; every object is then told as modified."""
+        if self._version or self._objects:
+            self._refreshing = True
+            self._stale.set()
+
     def on_trouble(self, handler: Callable[[], None]) -> None:
         """Call ``handler`` when :attr:`last_error` comes, goes or is another one."""
         self._trouble_handlers.append(handler)
@@ -180,11 +193,27 @@ class Informer(Generic[T]):
         self._failures = 0
         while True:
             started, self._heard = self._clock(), False
-            problem = await self._round()
+            problem = await self._unless_stale()
             if self._heard or self._clock() - started >= HEALTHY_WATCH_S:
                 self._failures = 0
             self._failures += 1
             await self._pause(problem, self._failures)
+
+    async def _unless_stale(self) -> errors.ClusterError | None:
+        """A round, broken off when :meth:`refresh` is asked for; what ended it."""
+        work, stale = asyncio.ensure_future(self._round()), asyncio.ensure_future(self._stale.wait())
+        try:
+            await asyncio.wait({work, stale}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in (work, stale):
+                each.cancel()
+            await asyncio.gather(work, stale, return_exceptions=True)
+        if self._stale.is_set():
+            self._stale.clear()
+            self._version = ""
+            self._failures = 0
+            return None
+        return work.result()
 
     async def _round(self) -> errors.ClusterError | None:
         """List if there is nothing to resume from, then one watch to its end; what ended it."""
@@ -235,6 +264,7 @@ class Informer(Generic[T]):
         for key in [key for key in self._objects if key not in seen]:
             self._remove(key, self._objects[key])
         self._version = version
+        self._refreshing = self._stale.is_set()
         self._synced.set()
         self._settled.set()
         if not isinstance(self.last_error, errors.Forbidden):
@@ -308,7 +338,8 @@ class Informer(Generic[T]):
 
     def _upsert(self, key: str, new: T) -> None:
         old = self._objects.get(key)
-        if old is not None and version_of(old) == version_of(new) and uid_of(old) == uid_of(new):
+        same = old is not None and version_of(old) == version_of(new) and uid_of(old) == uid_of(new)
+        if same and not self._refreshing:
             return
         if old is not None and uid_of(old) != uid_of(new):
             self._remove(key, old)

@@ -8,7 +8,7 @@ as plain dicts. What the values mean is left to the operator.
 
 import datetime
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -272,6 +272,22 @@ _KEYS: dict[str, str] = {}
 _KEYS_LIMIT = 10_000
 
 
+_ALSO: set[str] = set()
+"""Keys that matter because somebody selects nodes by them (:func:`keep`)."""
+
+
+def keep(keys: Iterable[str]) -> bool:
+    """Keep these keys of nodes too, from now on; says whether any was dropped until now.
+
+    Nodes that were decoded before lack them: list them again then (:meth:`.informer.Informer.refresh`).
+    """
+    news = {key for key in keys if key not in _ALSO and not _matters(key)}
+    for key in news:
+        _ALSO.add(key)
+        _KEYS.pop(key, None)
+    return bool(news)
+
+
 def _judge(key: str) -> str:
     if len(_KEYS) >= _KEYS_LIMIT:
         _KEYS.clear()
@@ -280,6 +296,8 @@ def _judge(key: str) -> str:
 
 
 def _matters(key: str) -> bool:
+    if key in _ALSO:
+        return True
     if key.startswith(names.NFD_PREFIX):
         return key in _NFD_KEPT
     domain = key.partition("/")[0]
