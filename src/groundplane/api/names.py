@@ -78,6 +78,8 @@ VGPU_PRESENT: Final = "nvidia.com/vgpu.present"
 VGPU_HOST_DRIVER_VERSION: Final = "nvidia.com/vgpu.host-driver-version"
 VGPU_HOST_DRIVER_BRANCH: Final = "nvidia.com/vgpu.host-driver-branch"
 DEVICE_PLUGIN_CONFIG: Final = "nvidia.com/device-plugin.config"
+DRIVER_UPGRADE_STATE: Final = "nvidia.com/gpu-driver-upgrade-state"
+"""How far the upgrade of the node's driver is; a person may set it to ``upgrade-required``."""
 DRIVER_OWNER: Final = "nvidia.com/gpu-operator.driver.owner"
 
 # --- Node annotations -----------------------------------------------------------------------------------------------
