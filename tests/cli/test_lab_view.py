@@ -2,11 +2,12 @@
 
 import io
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from groundplane.cli import lab_view
-from groundplane.lab.demo import Check, Outcome, Snapshot
+from groundplane.lab.demo import Check, Figures, MigTurn, Outcome, Snapshot
 from groundplane.lab.layers import LAYERS, NodeRow, State
 
 H100 = "NVIDIA-H100-80GB-HBM3"
@@ -108,25 +109,95 @@ def test_live_leaves_nothing_behind_on_the_screen() -> None:
     assert after.replace("\r", "") == "\x1b[1A\x1b[2K" * (2 + len(ROWS))
 
 
-def outcome(*, passed: bool = True, problem: str = "") -> Outcome:
-    checks = [] if problem else [Check("gpu-a", passed, "first line\nTest PASSED" if passed else "first line\nno GPU")]
-    times = dict.fromkeys(list(LAYERS)[:3] if problem else LAYERS, 1.5)
-    return Outcome([row("gpu-a")], times, checks, None if problem else 2.0, 2.5, problem)
+UUID = "GPU-5fb45082-cbde-57fe-ad61-5c13f6a88a81"
+LINE = f"GPU 0: NVIDIA H100 80GB HBM3 (UUID: {UUID}), 81559 MiB: 50000 sums are right, 0.012 s"
+SLICE = "GPU 0: NVIDIA H100 80GB HBM3 MIG 1g.10gb (UUID: MIG-0c3f): 50000 sums are right, 0.012 s"
+FIGURES = Figures(0, "", "", UUID, "default/gpu-user-gpu-a/user", 34, 70.25, 512, 80528, 0)
+WHOLE = {"nvidia.com/gpu": 1}
+TURN = MigTurn(
+    node="gpu-a",
+    index=0,
+    resource="nvidia.com/mig-1g.10gb",
+    before=WHOLE,
+    sliced={"nvidia.com/mig-1g.10gb": 2, "nvidia.com/mig-2g.20gb": 1, "nvidia.com/mig-3g.40gb": 1},
+    after=WHOLE,
+    check=Check("gpu-a", True, f"Driver 595.91.07, CUDA 13.2\n{SLICE}\nTest PASSED"),
+    there_seconds=0.4,
+    back_seconds=0.5,
+)
+
+
+def outcome(*, passed: bool = True, problem: str = "", **changed: object) -> Outcome:
+    log = f"Driver 595.91.07, CUDA 13.2\n{LINE}\nTest PASSED" if passed else "first line\nno GPU"
+    found = Outcome(
+        [row("gpu-a", gpus=1)],
+        dict.fromkeys(list(LAYERS)[:3] if problem else LAYERS, 1.5),
+        [] if problem else [Check("gpu-a", passed, log)],
+        None if problem else 2.0,
+        4.25,
+        problem,
+        None if problem else 2.5,
+        {} if problem else {"gpu-a": [FIGURES]},
+        None if problem else TURN,
+    )
+    return msgspec.structs.replace(found, **changed)
 
 
 def concluded(result: Outcome, width: int = 80) -> str:
     console = screen(width)
     lab_view.conclude(console, result, 60)
-    return str(console.file.getvalue())  # type: ignore[attr-defined]
+    text = str(console.file.getvalue())  # type: ignore[attr-defined]
+    assert max(map(len, text.splitlines())) <= width
+    return text
 
 
-def test_the_end_of_a_good_demo_fits_a_small_screen() -> None:
+def joined(text: str) -> str:
+    """The text without its line breaks."""
+    return " ".join(text.split())
+
+
+def test_the_end_of_a_good_demo_says_all_and_fits_a_small_screen() -> None:
     text = concluded(outcome())
     assert "CUDA check (simulated GPUs): gpu-a passed" in text
+    assert f"gpu-a: {LINE}" in joined(text)
+    assert "Test PASSED" not in text
     assert "telemetry 1.50" in text
+    assert "CUDA check 2.50" in text
+    assert "The whole demo took 4.25." in text
     assert "Try next" in text
-    assert len(text.splitlines()) < 24
-    assert max(map(len, text.splitlines())) <= 80
+    assert len(text.splitlines()) < 36
+
+
+def test_figures_are_a_row_a_gpu_and_what_is_not_told_is_a_dash() -> None:
+    second = Figures(1, "", "", "GPU-2", temperature_c=35)
+    text = concluded(outcome(figures={"gpu-a": [FIGURES, second]}), 100)
+    lines = [line.split() for line in text.splitlines()]
+    at = next(number for number, words in enumerate(lines) if words[:2] == ["node", "gpu"])
+    assert lines[at + 1] == ["gpu-a", "0", "34", "70.2", "512", "80528", "0", "default/gpu-user-gpu-a/user"]
+    assert lines[at + 2] == ["gpu-a", "1", "35", *["-"] * 5]
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_long_names_of_users_are_folded_and_figures_stay(width: int) -> None:
+    user = f"a-namespace-of-a-team/{'trainer-of-a-large-model-' * 3}0/worker"
+    figures = msgspec.structs.replace(FIGURES, user=user)
+    text = concluded(outcome(figures={"gpu-a": [figures]}), width)
+    assert "70.2" in text and "80528" in text
+    assert user in "".join(line.split()[-1] for line in text.splitlines() if line.split())
+
+
+def test_slices_and_what_a_pod_computed_on_one_are_told() -> None:
+    text = joined(concluded(outcome()))
+    assert "MIG: GPU 0 of gpu-a in slices and back, by label nvidia.com/mig.config" in text
+    assert "before: nvidia.com/gpu 1 sliced (0.40 s): nvidia.com/mig-1g.10gb 2, nvidia.com/mig-2g.20gb 1," in text
+    assert "back (0.50 s): nvidia.com/gpu 1" in text
+    assert f"gpu-a: {SLICE}" in text
+
+
+def test_without_a_gpu_that_knows_mig_nothing_is_said_of_it() -> None:
+    result = outcome(mig=None)
+    assert result.passed
+    assert "MIG:" not in concluded(result)
 
 
 def test_a_failed_check_shows_its_log() -> None:
@@ -136,22 +207,34 @@ def test_a_failed_check_shows_its_log() -> None:
     assert "Try next" not in text
 
 
-def test_a_step_that_was_given_up_is_named() -> None:
-    text = concluded(outcome(problem="gave up after 60 s: layers"), 200)
-    assert "gave up after 60 s: layers" in text
+def test_a_step_that_was_given_up_is_named_with_what_was_seen_and_what_to_do() -> None:
+    problem = "gave up after 60 s: layers\n  seen: gpu-a: driver is waiting\n  to do: look at the pods"
+    text = concluded(outcome(problem=problem), 200)
+    assert "\ngave up after 60 s: layers\n  seen: gpu-a: driver is waiting\n  to do: look at the pods\n" in text
     assert "  hardware 1.50, driver 1.50, runtime 1.50\n" in text
     assert "  not reached: device plugin, labels, telemetry, validated, ClusterPolicy, CUDA check\n" in text
     assert "To find out why" in text
+
+
+ILL = msgspec.structs.replace(FIGURES, xid=79)
 
 
 @pytest.mark.parametrize(
     ("result", "good"),
     [
         (outcome(), True),
+        (outcome(mig=None), True),
         (outcome(passed=False), False),
         (outcome(problem="gave up"), False),
-        (Outcome([row("gpu-a", driver=State.FAILED)], {}, [Check("gpu-a", True, "")], 1.0, 1.0), False),
-        (Outcome([row("cpu-a", State.ABSENT, 0)], {}, [], 1.0, 1.0), False),
+        (outcome(problem="gave up", checks=outcome().checks, figures=outcome().figures), False),
+        (outcome(rows=[row("gpu-a", gpus=1, driver=State.FAILED)]), False),
+        (outcome(rows=[row("cpu-a", State.ABSENT, 0)], checks=[]), False),
+        (outcome(figures={}), False),
+        (outcome(figures={"gpu-a": [ILL]}), False),
+        (outcome(figures={"gpu-a": [msgspec.structs.replace(FIGURES, power_w=None)]}), False),
+        (outcome(rows=[row("gpu-a", gpus=2)]), False),
+        (outcome(mig=msgspec.structs.replace(TURN, after={})), False),
+        (outcome(mig=msgspec.structs.replace(TURN, check=Check("gpu-a", False, ""))), False),
     ],
 )
 def test_what_counts_as_a_good_end(result: Outcome, good: bool) -> None:

@@ -370,7 +370,8 @@ def kubeconfig(name: str) -> None:
 @click.option("--speed", default=60.0, show_default=True, help="Cluster seconds in one real second.")
 @click.option("--plain", is_flag=True, help="Lines instead of a live table.")
 def demo(nodes: str | None, speed: float, plain: bool) -> None:
-    """Bring the GPU stack up on three GPU nodes and run the CUDA check."""
+    """Bring the GPU stack up on three GPU nodes, run the CUDA check, read the GPUs' figures, and turn a GPU into MIG
+    slices and back."""
     from ..lab.cluster import LabError
 
     try:
@@ -378,7 +379,8 @@ def demo(nodes: str | None, speed: float, plain: bool) -> None:
     except LabError as error:
         raise click.ClickException(str(error)) from error
     if not outcome.passed:
-        raise click.ClickException("the demo did not end well: see the table and the CUDA check above")
+        why = outcome.problem.partition("\n")[0] or "see the tables and the CUDA check above"
+        raise click.ClickException(f"the demo did not end well: {why}")
 
 
 async def _demo(nodes: str | None, speed: float, plain: bool) -> "Outcome":

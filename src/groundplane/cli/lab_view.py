@@ -4,7 +4,7 @@ A table is never cut: `FORMS` are tried from the widest to the narrowest, and th
 """
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -15,7 +15,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from ..lab.demo import Outcome, Snapshot
+from ..lab.demo import Check, Figures, MigTurn, Outcome, Snapshot
 from ..lab.layers import LAYERS, NodeRow, State
 
 PLAIN_WIDTH = 140
@@ -166,36 +166,125 @@ class Lines:
         self._console.print(f"{snapshot.seconds:6.2f} s  {text}", highlight=False, markup=False, soft_wrap=True)
 
 
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+TEXT_WIDTH = 100
+"""Columns of running text; a narrower console has its own."""
+FIGURES: Mapping[str, Callable[[Figures], str]] = {
+    "gpu": lambda each: str(each.gpu),
+    "temp °C": lambda each: _number(each.temperature_c),
+    "power W": lambda each: _number(each.power_w, 1),
+    "used MiB": lambda each: _number(each.used_mib),
+    "free MiB": lambda each: _number(each.free_mib),
+    "xid": lambda each: _number(each.xid),
+}
+"""Columns of the figures' table, between the node and who uses the GPU."""
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def figures_table(figures: Mapping[str, Sequence[Figures]]) -> Table:
+    """Return what the exporters tell: one row a GPU; names are folded where there is little room."""
+    view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    view.add_column("node", overflow="fold")
+    for heading in FIGURES:
+        view.add_column(heading, justify="right", no_wrap=True)
+    view.add_column("used by (namespace/pod/container)", overflow="fold")
+    for node, rows in figures.items():
+        for each in rows:
+            view.add_row(node, *(cell(each) for cell in FIGURES.values()), each.user or "-")
+    return view
+
+
+class _End:
+    """Prints how a demo ended, part by part."""
+
+    def __init__(self, console: Console, outcome: Outcome) -> None:
+        self._console = console
+        self._outcome = outcome
+
+    def say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def filled(self, text: str, indent: str = "  ", further: str = "") -> None:
+        """Print running text, folded at the end of a line."""
+        width = min(self._console.width, TEXT_WIDTH)
+        beside = indent + further
+        self.say(textwrap.fill(text, width, initial_indent=indent, subsequent_indent=beside, break_on_hyphens=False))
+
+    def checks(self) -> None:
+        checks = self._outcome.checks
+        if checks:
+            verdicts = ", ".join(f"{check.node} {'passed' if check.passed else 'FAILED'}" for check in checks)
+            self.say(f"\nCUDA check (simulated GPUs): {verdicts}")
+        for check in checks:
+            self.check(check)
+
+    def check(self, check: Check) -> None:
+        """Each GPU's line, and of a check that failed all that it said."""
+        for line in check.gpus if check.passed else check.log.splitlines() or ["(no output)"]:
+            self.filled(f"{check.node}: {line}", further="  ")
+
+    def figures(self) -> None:
+        if self._outcome.figures:
+            self.say("\nWhat the exporter tells of each GPU:")
+            self._console.print(figures_table(self._outcome.figures))
+
+    def mig(self) -> None:
+        if (turn := self._outcome.mig) is not None:
+            self.say(f"\nMIG: GPU {turn.index} of {turn.node} in slices and back, by label nvidia.com/mig.config")
+            for text in _turns(turn):
+                self.filled(text, further="  ")
+            self.check(turn.check)
+
+    def problem(self) -> None:
+        if self._outcome.problem:
+            self.say("")
+            for line in self._outcome.problem.splitlines():
+                self.filled(line.strip(), "  " if line.startswith(" ") else "", "  ")
+
+    def times(self, speed: float) -> None:
+        outcome = self._outcome
+        self.say(f"\nHealthy on every GPU node after (real seconds; the lab's clock ran {speed:g} x):")
+        times = {layer: outcome.layer_seconds.get(layer) for layer in LAYERS}
+        times |= {"ClusterPolicy": outcome.ready_seconds, "CUDA check": outcome.check_seconds}
+        reached = ", ".join(f"{what} {seconds:.2f}" for what, seconds in times.items() if seconds is not None)
+        missed = ", ".join(what for what, seconds in times.items() if seconds is None)
+        for text in filter(None, (reached, missed and f"not reached: {missed}")):
+            self.filled(text)
+        self.filled(f"The whole demo took {outcome.total_seconds:.2f}.")
+
+
+def _turns(turn: MigTurn) -> list[str]:
+    """What was on offer, one state a line."""
+    moments = {"before": turn.before, f"sliced ({turn.there_seconds:.2f} s)": turn.sliced}
+    moments |= {f"back ({turn.back_seconds:.2f} s)": turn.after}
+    return [
+        f"{moment}: " + ", ".join(f"{name} {count}" for name, count in offer.items())
+        for moment, offer in moments.items()
+    ]
+
+
 def conclude(console: Console, outcome: Outcome, speed: float) -> None:
-    """Print how the demo ended: the table, the CUDA check, the time of each layer, what to try next."""
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
+    """Print how the demo ended: layers, CUDA check, figures, MIG, what went wrong, times, and what to try next."""
+    end = _End(console, outcome)
     console.print(table(outcome.rows, console.width))
-    if outcome.problem:
-        say(f"\n{outcome.problem}")
-    if outcome.checks:
-        verdicts = ", ".join(f"{check.node} {'passed' if check.passed else 'FAILED'}" for check in outcome.checks)
-        say(f"\nCUDA check (simulated GPUs): {verdicts}")
-    for check in outcome.checks:
-        for line in () if check.passed else check.log.splitlines() or ["(no output)"]:
-            say(f"  {check.node}: {line}")
-    say(f"\nHealthy on every GPU node after (real seconds; the lab's clock ran {speed:g} x):")
-    times = {layer: outcome.layer_seconds.get(layer) for layer in LAYERS}
-    times |= {"ClusterPolicy": outcome.ready_seconds, "CUDA check": outcome.total_seconds if outcome.checks else None}
-    reached = ", ".join(f"{what} {seconds:.2f}" for what, seconds in times.items() if seconds is not None)
-    missed = ", ".join(what for what, seconds in times.items() if seconds is None)
-    for text in filter(None, (reached, missed and f"not reached: {missed}")):
-        say(textwrap.fill(text, min(console.width, 100), initial_indent="  ", subsequent_indent="  "))
-    say(NEXT if outcome.passed else LOOK)
+    end.checks()
+    end.figures()
+    end.mig()
+    end.problem()
+    end.times(speed)
+    end.say(NEXT if outcome.passed else LOOK)
 
 
 NEXT = """
 Try next:
   .venv/bin/groundplane lab up        a lab that stays, for kubectl
   .venv/bin/groundplane render -f tests/data/clusterpolicy/26.7.0-nri.yaml
-  docs/tutorial.md                    a first hour with the lab"""
+  docs/tutorial.md                    a first hour with the lab
+  docs/mig.md, docs/metrics.md        MIG layouts, and what the figures mean"""
 LOOK = """
 To find out why, start a lab of these nodes that stays, and look with kubectl:
   .venv/bin/groundplane lab up --nodes FILE --policy POLICY

@@ -231,9 +231,9 @@ class Lab:
         self._pool.add(spec.name, kubelet)
         self._spawn(f"kubelet/{spec.name}", kubelet.run())
 
-    def gpu_node_names(self) -> list[str]:
-        """Return the names of the simulated nodes that have a GPU, in order."""
-        return sorted(spec.name for spec in self._pool.specs() if spec.gpus)
+    def gpu_nodes(self) -> dict[str, NodeSpec]:
+        """Return the descriptions of the simulated nodes that have a GPU, by name, in order."""
+        return {spec.name: spec for spec in sorted(self._pool.specs(), key=lambda spec: spec.name) if spec.gpus}
 
     async def remove_node(self, name: str) -> None:
         """Stop a node's kubelet and delete its Node, as when a machine is taken out of the cluster."""

@@ -1,49 +1,66 @@
-"""The demo: from bare GPU nodes to a passed CUDA check, told step by step.
+"""The demo: from bare GPU nodes to a passed CUDA check, the exporter's figures, and MIG slices made and unmade.
 
-This module runs the story and reports what it sees; drawing it is the command's work. Nothing is assumed: every
-row comes from the API, the CUDA result from the pods' logs and exit codes.
+This module runs the story and reports what it sees; drawing it is the command's work. Nothing is assumed: every row
+comes from the API, the CUDA result from the pods' logs and exit codes, the figures from the exporters' pages.
 """
 
-import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from ..api import names
-from . import layers, resources
-from .cluster import Lab
+from ..cluster import client as cluster_client
+from ..cluster import errors, kinds
+from ..cluster.config import Config
+from . import demo_mig, layers, resources
+from .cluster import OPERATOR_NAMESPACE, Lab
 from .cluster import data as data
+from .demo_mig import MigTurn
+from .demo_steps import (
+    CUDA_CHECK_IMAGE,
+    NAMESPACE,
+    Check,
+    Snapshot,
+    Step,
+    StepError,
+    Watcher,
+    finished,
+    offered,
+    outcome,
+    phase,
+    pod,
+    told,
+)
+from .figures import Figures, FiguresError, parse
 
-LOOK_EVERY_S = 0.1
-"""Real seconds between two looks at the cluster."""
+__all__ = ["Check", "Figures", "MigTurn", "Outcome", "Snapshot", "cuda_check_pod", "data", "policy", "run"]
+GPU_USER_IMAGE = "nvcr.io/nvidia/cuda:12.5.0-base-ubuntu24.04"
+EXPORTER = "nvidia-dcgm-exporter"
+EXPORTER_PORT = 9400
 
-CUDA_CHECK_IMAGE = "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0"
-
-
-class Check(msgspec.Struct, frozen=True):
-    """The outcome of the CUDA check pod on one node; ``log`` is what the pod printed."""
-
-    node: str
-    passed: bool
-    log: str
-
-
-class Snapshot(msgspec.Struct, frozen=True):
-    """What is known at one moment; ``seconds`` are real seconds since the policy was applied."""
-
-    seconds: float
-    rows: list[layers.NodeRow]
-    message: str
+LAYERS_STEP = Step(
+    "the operator brings the layers up, from the bottom",
+    "look at the pods of the lowest layer that is not healthy (kubectl describe pods -n gpu-operator)",
+)
+CHECK_STEP = Step(
+    "CUDA check pods run on every GPU node",
+    "read the check's output above; it names the GPU and the call, or the layer that is missing",
+)
+FIGURES_STEP = Step(
+    "the exporters tell each GPU's figures, and who uses it",
+    "see the exporter's log (kubectl logs -n gpu-operator daemonset/nvidia-dcgm-exporter) and docs/metrics.md",
+)
+_XID_ADVICE = "take the GPU out of use and see docs/metrics.md: an Xid error is what the driver tells of a fault"
 
 
 class Outcome(msgspec.Struct, frozen=True):
     """How the demo ended.
 
     ``layer_seconds``: when each layer had become healthy on every GPU node; ``ready_seconds``: when the whole stack
-    had, None if never; ``problem``: the step that was given up, or the empty string. Seconds are real ones since the
-    policy was applied.
+    had, ``check_seconds``: when the CUDA checks had ended, None if never; ``figures``: what the exporter of each GPU
+    node tells; ``mig``: the MIG step, None if no GPU knows MIG or it was not reached; ``problem``: the step that was
+    given up, what was seen and what to do, or the empty string. Seconds are real ones since the policy was applied.
     """
 
     rows: list[layers.NodeRow]
@@ -52,10 +69,14 @@ class Outcome(msgspec.Struct, frozen=True):
     ready_seconds: float | None
     total_seconds: float
     problem: str = ""
+    check_seconds: float | None = None
+    figures: dict[str, list[Figures]] = {}
+    mig: MigTurn | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether every GPU node is healthy, offers GPUs and passed the CUDA check."""
+        """Whether every GPU node is healthy, offers GPUs, passed the CUDA check and has figures, and MIG came and
+        went."""
         gpu_rows = [row for row in self.rows if row.has_gpu]
         return (
             not self.problem
@@ -63,71 +84,34 @@ class Outcome(msgspec.Struct, frozen=True):
             and all(row.healthy and row.gpus for row in gpu_rows)
             and len(self.checks) == len(gpu_rows)
             and all(check.passed for check in self.checks)
+            and all(_sound(self.figures.get(row.name, []), row.gpus) for row in gpu_rows)
+            and (self.mig is None or (self.mig.check.passed and self.mig.after == self.mig.before))
         )
+
+
+def _sound(figures: list[Figures], gpus: int) -> bool:
+    return len(figures) == gpus and all(each.complete and not each.xid for each in figures)
 
 
 def cuda_check_pod(node: str) -> dict[str, Any]:
     """Return the pod that asks for one GPU of ``node`` and runs the CUDA check on it."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": f"cuda-check-{node}", "namespace": "default", "labels": {"app": "cuda-check"}},
-        "spec": {
-            "restartPolicy": "Never",
-            "nodeSelector": {"kubernetes.io/hostname": node},
-            "tolerations": [{"key": names.GPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}],
-            "containers": [
-                {
-                    "name": "cuda-check",
-                    "image": CUDA_CHECK_IMAGE,
-                    "resources": {"limits": {names.GPU_RESOURCE: "1"}},
-                }
-            ],
-        },
-    }
+    return pod(f"cuda-check-{node}", node, names.GPU_RESOURCE, image=CUDA_CHECK_IMAGE)
 
 
-class _GaveUpError(Exception):
-    """A step of the story did not come to its end in time; the text names it."""
+def gpu_user_pod(node: str) -> dict[str, Any]:
+    """Return a pod that holds one GPU of ``node`` until it is deleted, so that the exporter has a user to tell of."""
+    return pod(
+        f"gpu-user-{node}", node, names.GPU_RESOURCE, name="user", image=GPU_USER_IMAGE, command=["sleep", "infinity"]
+    )
 
 
-class _Watcher:
-    """Judges the layers after each change and remembers when each one first became healthy everywhere."""
-
-    def __init__(self, lab: Lab, report: Callable[[Snapshot], None]) -> None:
-        self._lab = lab
-        self._report = report
-        self._started = time.monotonic()
-        self.layer_seconds: dict[str, float] = {}
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._started
-
-    def rows(self) -> list[layers.NodeRow]:
-        api = self._lab.api
-        policies = api.list(api.resource("clusterpolicies", group=names.GROUP))["items"]
-        return layers.judge(api.list(resources.NODES)["items"], api.list(resources.PODS)["items"], policies)
-
-    def look(self, message: str) -> list[layers.NodeRow]:
-        rows = self.rows()
-        gpu_rows = [row for row in rows if row.has_gpu]
-        for layer in layers.LAYERS:
-            if gpu_rows and all(row.layers[layer] is layers.State.HEALTHY for row in gpu_rows):
-                self.layer_seconds.setdefault(layer, self.seconds)
-            else:
-                self.layer_seconds.pop(layer, None)
-        self._report(Snapshot(self.seconds, rows, message))
-        return rows
-
-    async def until(self, done: Callable[[list[layers.NodeRow]], bool], message: str, timeout_s: float) -> None:
-        """Report until ``done`` holds; :class:`_GaveUpError` when it does not within ``timeout_s`` real seconds."""
-        deadline = self.seconds + timeout_s
-        while not done(self.look(message)):
-            self._lab.check()
-            if self.seconds > deadline:
-                raise _GaveUpError(f"gave up after {timeout_s:g} s: {message}")
-            await asyncio.sleep(LOOK_EVERY_S)
+def policy(slicing: demo_mig.Slicing | None) -> dict[str, Any]:
+    """The demo's ClusterPolicy: the guide's, with MIG devices as resources of their own, of the demo's layouts."""
+    found: dict[str, Any] = data("guide-baseline.yaml")
+    found["spec"]["mig"]["strategy"] = "mixed"
+    if slicing is not None:
+        found["spec"]["migManager"]["config"]["name"] = demo_mig.LAYOUTS
+    return found
 
 
 async def run(lab: Lab, report: Callable[[Snapshot], None], *, timeout_s: float = 60.0) -> Outcome:
@@ -136,42 +120,146 @@ async def run(lab: Lab, report: Callable[[Snapshot], None], *, timeout_s: float 
     A step that does not end in ``timeout_s`` real seconds ends the demo, and the outcome names it. Raises
     :class:`~.cluster.LabError` when a part of the lab itself fails.
     """
-    watcher = _Watcher(lab, report)
-    expected = lab.gpu_node_names()
-    ready_seconds: float | None = None
-    try:
-        await lab.apply([data("guide-baseline.yaml")])
-        await watcher.until(
-            lambda rows: (
-                lab.policy_state() == "ready"
-                and {row.name for row in rows if row.healthy and row.gpus}.issuperset(expected)
-            ),
-            "the operator brings the layers up, from the bottom",
-            timeout_s,
+    once = cluster_client.Retry(attempts=1)  # what fails is asked again by the step, which has a time limit
+    async with cluster_client.Client(Config(server=lab.url), user_agent="groundplane-demo", retry=once) as client:
+        story = _Story(lab, client, Watcher(lab, report, timeout_s))
+        problem = ""
+        try:
+            await story.tell()
+        except StepError as error:
+            problem = str(error)
+        return story.outcome(problem)
+
+
+class _Story:
+    """The steps, and what they have found so far."""
+
+    def __init__(self, lab: Lab, client: cluster_client.Client, watcher: Watcher) -> None:
+        self._lab = lab
+        self._client = client
+        self._watcher = watcher
+        self._nodes = lab.gpu_nodes()
+        self._slicing = demo_mig.choose(self._nodes)
+        self._checks: list[Check] = []
+        self._check_seconds: float | None = None
+        self._figures: dict[str, list[Figures]] = {}
+        self._mig: MigTurn | None = None
+
+    def outcome(self, problem: str) -> Outcome:
+        """What there is to say at the end."""
+        watcher = self._watcher
+        return Outcome(
+            watcher.rows(),
+            watcher.layer_seconds,
+            self._checks,
+            watcher.ready_seconds,
+            watcher.seconds,
+            problem,
+            self._check_seconds,
+            self._figures,
+            self._mig,
         )
-        ready_seconds = watcher.seconds
-        await lab.apply([cuda_check_pod(node) for node in expected])
-        await watcher.until(
-            lambda _rows: all(_finished(lab, node) for node in expected),
-            "CUDA check pods run on every GPU node",
-            timeout_s,
-        )
-    except _GaveUpError as error:
-        return Outcome(watcher.rows(), watcher.layer_seconds, [], ready_seconds, watcher.seconds, str(error))
-    checks = [await _check(lab, node) for node in expected]
-    return Outcome(watcher.rows(), watcher.layer_seconds, checks, ready_seconds, watcher.seconds)
 
+    async def tell(self) -> None:
+        """All steps. Raises :class:`~.demo_steps.StepError`."""
+        await self._bring_up()
+        await self._check_cuda()
+        await self._read_figures()
+        for node in self._nodes:
+            await self._client.delete(kinds.POD, f"gpu-user-{node}", NAMESPACE)
+        if self._slicing is not None:
+            self._mig = await demo_mig.Turn(self._lab, self._client, self._watcher, self._slicing).run()
 
-def _phase(lab: Lab, node: str) -> str:
-    pod = lab.api.get(resources.PODS, f"cuda-check-{node}", "default")
-    return str(pod.get("status", {}).get("phase", ""))
+    # --- the stack ----------------------------------------------------------------------------------------------------
 
+    async def _bring_up(self) -> None:
+        if self._slicing is not None:
+            await self._lab.apply([self._slicing.config_map()])
+        await self._lab.apply([policy(self._slicing)])
 
-def _finished(lab: Lab, node: str) -> bool:
-    return _phase(lab, node) in ("Succeeded", "Failed")
+        async def done(rows: list[layers.NodeRow]) -> bool:
+            up = {row.name for row in rows if row.healthy and row.gpus}
+            return self._lab.policy_state() == "ready" and up.issuperset(self._nodes)
 
+        await self._watcher.until(LAYERS_STEP, done, self._lowest)
+        self._watcher.ready_seconds = self._watcher.seconds
 
-async def _check(lab: Lab, node: str) -> Check:
-    async with lab.client() as client:
-        lines = [line async for line in client.logs(f"cuda-check-{node}", "default")]
-    return Check(node, _phase(lab, node) == "Succeeded", "\n".join(line.rstrip("\n") for line in lines))
+    def _lowest(self) -> str:
+        """The lowest layer that is not healthy, on each node where there is one."""
+        found = []
+        for row in self._watcher.rows():
+            if row.name not in self._nodes:
+                continue
+            states = [(layer, state) for layer, state in row.layers.items() if state is not layers.State.HEALTHY]
+            found += [f"{row.name}: {layer} is {state.value}" for layer, state in states[:1]]
+        return "; ".join(found) or f"the ClusterPolicy is {self._lab.policy_state() or 'without a state'}"
+
+    # --- the CUDA check -----------------------------------------------------------------------------------------------
+
+    async def _check_cuda(self) -> None:
+        await self._lab.apply([make(node) for node in self._nodes for make in (cuda_check_pod, gpu_user_pod)])
+        pods = [f"cuda-check-{node}" for node in self._nodes]
+
+        async def done(_rows: list[layers.NodeRow]) -> bool:
+            return all(finished(self._lab, name) for name in pods)
+
+        def seen() -> str:
+            late = [name for name in pods if not finished(self._lab, name)]
+            return "; ".join(told(self._lab.api.find(resources.PODS, name, NAMESPACE)) for name in late)
+
+        await self._watcher.until(CHECK_STEP, done, seen)
+        self._check_seconds = self._watcher.seconds
+        self._checks = [await outcome(self._lab, self._client, f"cuda-check-{node}", node) for node in self._nodes]
+        failed = [check.node for check in self._checks if not check.passed]
+        if failed:
+            CHECK_STEP.fail(f"the check failed on {', '.join(failed)}")
+
+    # --- figures ------------------------------------------------------------------------------------------------------
+
+    async def _read_figures(self) -> None:
+        trouble: dict[str, str] = {}
+
+        async def done(_rows: list[layers.NodeRow]) -> bool:
+            trouble.clear()
+            for node, spec in self._nodes.items():
+                trouble[node] = await self._figures_of(node, sum(group.count for group in spec.gpus))
+            return not any(trouble.values())
+
+        await self._watcher.until(FIGURES_STEP, done, lambda: "; ".join(filter(None, trouble.values())))
+        ill = [
+            f"GPU {each.gpu} of {node} ({each.uuid}): Xid {each.xid:.0f}"
+            for node, figures in self._figures.items()
+            for each in figures
+            if each.xid
+        ]
+        if ill:
+            FIGURES_STEP._replace(advice=_XID_ADVICE).fail("; ".join(ill))
+
+    async def _figures_of(self, node: str, count: int) -> str:
+        """Read the page of a node's exporter; what is still missing there."""
+        found = self._lab.api.list(
+            resources.PODS, OPERATOR_NAMESPACE, labels=f"app={EXPORTER}", fields=f"spec.nodeName={node}"
+        )["items"]
+        if not found:
+            return f"{node} has no pod of the exporter"
+        name = found[0]["metadata"]["name"]
+        path = f"/api/v1/namespaces/{OPERATOR_NAMESPACE}/pods/{name}:{EXPORTER_PORT}/proxy/metrics"
+        try:
+            self._figures[node] = parse((await self._client.raw("GET", path)).decode())
+        except (errors.ClusterError, FiguresError) as error:
+            return f"{name} on {node}: {error}"
+        return self._missing(node, count)
+
+    def _missing(self, node: str, count: int) -> str:
+        figures = self._figures[node]
+        whole = [each for each in figures if each.complete]
+        if len(whole) < count:
+            return f"{node}: the exporter has the figures of {len(whole)} of {count} GPUs"
+        on_offer = offered(self._lab.api.get(resources.NODES, node)).get(names.GPU_RESOURCE, 0)
+        ill = any(each.xid for each in figures)  # told as what it is, once all figures are there
+        if on_offer < count and not ill:
+            return f"{node} offers {on_offer} of {count} GPUs; the device plugin's log there says why"
+        user = f"gpu-user-{node}"
+        if not any(f"/{user}/" in each.user for each in figures):
+            return f"{node}: no GPU is told to be used by pod {user}, which is {phase(self._lab, user) or 'not there'}"
+        return ""
