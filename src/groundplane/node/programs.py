@@ -19,6 +19,10 @@ PROGRAMS: Final[Mapping[str, str]] = {
     "nvidia-ctk": "ctk.main",
     "nvidia-mig-parted": "mig.parted",
     "nvidia-mig-manager": "mig.manager.main",
+    "dcgm-exporter": "metrics.main",
+    "nvidia-validator": "validate.main",
+    "vectorAdd": "validate.cuda.main",
+    "cuda-check": "validate.cuda.main",
 }
 """Name of a program, module below this package whose function ``run`` it is."""
 
