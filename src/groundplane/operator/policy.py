@@ -15,8 +15,7 @@ import msgspec
 from ..api import codec, names, validate
 from ..api.clusterpolicy import ClusterPolicy, ClusterPolicySpec, ClusterPolicyStatus
 from ..api.release import Release
-from ..cluster import apply, kinds, permissions
-from ..cluster.apply import Key
+from ..cluster import kinds, permissions
 from ..cluster.client import Client
 from ..cluster.errors import ClusterError, NotFound
 from ..cluster.events import EventRecorder
@@ -25,7 +24,7 @@ from ..cluster.permissions import Denied
 from ..cluster.queue import Controller, Requeue
 from ..cluster.views import earlier
 from ..operands.facts import ClusterFacts
-from . import causes, denials, election, labels, lookout, metrics, openshift, status, takeover
+from . import causes, denials, election, labels, lookout, metrics, openshift, status
 from .caches import Caches, Trouble
 from .clock import Clock, rfc3339
 from .denials import Denials
@@ -39,40 +38,19 @@ from .schema_check import SchemaCheck
 from .settings import Settings
 from .status import SEPARATOR, Blocked, Outcome, Warned
 from .takeover import Leftovers
+from .writer import Ended, Refused, Writer
 
 if TYPE_CHECKING:  # what renders operands is imported by the first pass: node labelling need not wait for it
     from ..operands.stack import Rendered
-    from .decide import Deletion, Step, Write
+    from .decide import Step
 
 log = logging.getLogger(__name__)
 
-WRITES_IN_FLIGHT: Final = 8
 GATHER_S: Final = 1.0
 """Refusals come in flocks: so long a pass waits for the rest of one."""
 PSA_LABELS: Final = tuple(f"pod-security.kubernetes.io/{mode}" for mode in ("enforce", "audit", "warn"))
 PRIVILEGED: Final = "privileged"
 MONITORING_LABEL: Final = "openshift.io/cluster-monitoring"
-
-
-class Ended(Exception):  # noqa: N818
-    """A pass cannot go on, or did but in vain. ``error`` is the API's, when it is worth trying again by itself.
-
-    ``figure`` is what ``reconciliation_status`` then says.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        state: str = "",
-        error: ClusterError | None = None,
-        figure: int = metrics.POLICY_UNAVAILABLE,
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.state = state
-        self.error = error
-        self.figure = metrics.NOT_READY if state else figure
 
 
 class Decoded(msgspec.Struct, frozen=True):
@@ -130,22 +108,6 @@ def namespace_labels(
     return missing
 
 
-class _Refused:
-    """What a pass may not do: it goes on without, and comes back to it. ``error`` is the last refusal."""
-
-    def __init__(self) -> None:
-        self.found: set[Denied] = set()
-        self.error: ClusterError | None = None
-
-    def take(self, error: ClusterError, about: str) -> bool:
-        """Whether ``error`` says that a permission is missing; if so it is remembered, with what it is ``about``."""
-        missing = permissions.missing(error)
-        if missing:
-            self.found.update(Denied(permission, about) for permission in missing)
-            self.error = error
-        return bool(missing)
-
-
 class Policies:
     """The controller."""
 
@@ -180,6 +142,7 @@ class Policies:
         self._only_looks = False
         """What is due next is another look at what is not ready, and nothing else."""
         self._leftovers = Leftovers(client, settings.namespace, denials)
+        self._writer = Writer(client, caches, self._leftovers, clock)
         self._schema = SchemaCheck(client, caches.crds)
         self._lookout = Lookout(client, settings.namespace, clock=clock, denials=denials)
         self._observer = Observer(caches, settings, nodes.fleet)
@@ -389,7 +352,7 @@ class Policies:
             raise Ended(problem)
         if blind := self._caches.blind:
             raise Ended(self._told_of(denials.tell(self._forbidden()), blind))
-        denied = _Refused()
+        denied = Refused()
         await self._label_namespace(spec, denied)
         facts = await self._facts(decoded.policy)
         self._caches.objects.expire(self._clock.monotonic())
@@ -401,7 +364,7 @@ class Policies:
         steps = decide.steps(self._render(spec, facts), about, refused)
         try:
             for step in steps:
-                await self._carry_out(step, denied)
+                await self._writer.carry_out(step, denied)
         finally:
             self._denials.set(denials.OBJECTS, denied.found)
         await self._rollouts.known(LOOK_UP_S)
@@ -430,7 +393,7 @@ class Policies:
         others = [str(each) for each in troubles if not permissions.missing(each.error)]
         return SEPARATOR[self._settings.release].join(filter(None, [text, *others]))
 
-    async def _label_namespace(self, spec: ClusterPolicySpec, denied: _Refused) -> None:
+    async def _label_namespace(self, spec: ClusterPolicySpec, denied: Refused) -> None:
         namespace = self._settings.namespace
         if self._caches.namespaces.trouble:
             return
@@ -462,77 +425,6 @@ class Policies:
         if self._rendered is None or self._rendered[:2] != (spec, facts):
             self._rendered = spec, facts, stack.render(spec, facts)
         return self._rendered[2]
-
-    async def _carry_out(self, step: "Step", denied: _Refused) -> None:
-        """Delete and write what a step says. Raises :class:`Ended` for the state."""
-        if step.error:
-            raise Ended(step.error, state=step.state)
-        order = {kinds.DAEMON_SET: 0}
-        for deletion in sorted(step.deletions, key=lambda deletion: order.get(kinds.of(deletion.obj), 1)):
-            await self._delete(step.state, deletion, denied)
-        if step.writes:
-            await self._write(step, denied)
-
-    async def _delete(self, state: str, deletion: "Deletion", denied: _Refused) -> None:
-        key, meta = Key.of(deletion.obj), deletion.obj["metadata"]
-        self._caches.objects.removing(deletion.obj)
-        try:
-            await self._client.delete(
-                key.kind, key.name, key.namespace or None, uid=meta.get("uid"), propagation=deletion.propagation
-            )
-        except NotFound:
-            log.debug("%s is gone already", key)
-        except ClusterError as error:
-            self._caches.objects.not_removed(key)
-            if denied.take(error, f"{state}: {key}"):
-                return
-            raise Ended(f"{key} cannot be deleted: {error}", state=state, error=error) from error
-        log.info("%s: deleted %s", state, key)
-        self._leftovers.settled([key])
-
-    async def _write(self, step: "Step", denied: _Refused) -> None:
-        now, objects = self._clock.monotonic(), self._caches.objects
-        writes = [write for write in step.writes if write.former is None or await self._take_over(step, write, denied)]
-        for write in writes:
-            objects.writing(write.obj, now)
-            log.info("%s: %s %s %s", step.state, "create" if write.new else "update", Key.of(write.obj), write.drift)
-        plan = apply.Plan(create=[write.obj for write in writes])
-        done = await apply.carry_out(
-            self._client, plan, field_manager=names.FIELD_MANAGER, limit=WRITES_IN_FLIGHT, sleep=self._clock.sleep
-        )
-        for failure in done.errors:
-            objects.not_written(failure.key)
-        failed = [each for each in done.errors if not denied.take(each.error, f"{step.state}: {each.key}")]
-        if failed and (len(failed) < len(done.errors) or self._caches.unreadable):
-            log.warning("%s: not written, as what it needs may not be: %s", step.state, "; ".join(map(str, failed)))
-            denied.error = denied.error or failed[0].error
-        elif failed:
-            first = failed[0]
-            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-            raise Ended(f"{first}{more}", state=step.state, error=first.error)
-        keys = done.written
-        self._leftovers.settled(keys)
-        step.waiting += [f"{key} has just been written" for key in keys if key.kind is kinds.DAEMON_SET]
-
-    async def _take_over(self, step: "Step", write: "Write", denied: _Refused) -> bool:
-        """See to it that what NVIDIA's operator owns in an object is ours; says whether the object can be applied now.
-
-        One of ours that went meanwhile waits for the watch to say so; one that we did not watch yet is made anew.
-        """
-        if write.former is None:
-            return True
-        key = Key.of(write.obj)
-        try:
-            taken = await takeover.take_over(self._client, write.former)
-        except ClusterError as error:
-            if denied.take(error, f"{step.state}: {key}"):
-                return False
-            raise Ended(f"{key} cannot be taken over: {error}", state=step.state, error=error) from error
-        if taken:
-            log.info("%s: took %s over from NVIDIA's operator", step.state, key)
-        elif not write.new:
-            step.waiting.append(f"{key} is being deleted")
-        return taken or write.new
 
     # --- what came of it ----------------------------------------------------------------------------------------------
 
