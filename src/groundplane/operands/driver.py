@@ -1,9 +1,10 @@
 """State ``state-driver``: the containerised GPU driver.
 
 One DaemonSet, or one for each kernel (precompiled) or RHCOS version (OpenShift's driver toolkit); which ones
-is decided in driver_pools.py. Tables here follow contracts/control-plane.md 9.2 row by row; options are those of 1.3,
-4.4 and 4.6. When a DaemonSet that is no longer wanted may go is decided in driver_cleanup.py, when pods are
-replaced by the upgrade logic: the DaemonSets are ``OnDelete``.
+is decided in driver_pools.py. :func:`daemon_set` makes those of NVIDIADriver too, in a frame of its own. Tables here
+follow contracts/control-plane.md 9.2 row by row; options are those of 1.3, 4.4 and 4.6. When a DaemonSet that is no
+longer wanted may go is decided in driver_cleanup.py, when pods are replaced by the upgrade logic: the DaemonSets are
+``OnDelete``.
 """
 
 from typing import Final
@@ -14,6 +15,7 @@ from lightkube.models.core_v1 import (
     ConfigMap,
     Container,
     EnvVar,
+    NodeAffinity,
     PodAffinityTerm,
     PodAntiAffinity,
     Probe,
@@ -29,6 +31,7 @@ from . import (
     driver_config,
     driver_digest,
     driver_extras,
+    driver_frame,
     driver_manager,
     driver_pools,
     driver_toolkit,
@@ -38,6 +41,7 @@ from . import (
 )
 from .build import Manifest, Model
 from .driver_config import Attachment
+from .driver_frame import Frame
 from .driver_pools import Kind, Pool
 from .facts import ClusterFacts
 
@@ -89,6 +93,8 @@ _VOLUMES: Final = (
     "{system}",
     "nv-firmware=/run/nvidia/driver/lib/firmware(DC)",
 )
+_HOST_MANAGER_MOUNTS: Final = ("cgroup:/sys/fs/cgroup", "vfio:/dev/vfio")
+_HOST_MANAGER_VOLUMES: Final = ("cgroup=/sys/fs/cgroup(-)", "vfio=/dev/vfio(-)")
 _TOOLKIT_MOUNTS: Final = (
     "var-log:/var/log",
     "mlnx-ofed-usr-src:/run/mellanox/drivers/usr/src:H",
@@ -128,41 +134,59 @@ def _authorities() -> ConfigMap:
 
 
 # --- The DaemonSet ----------------------------------------------------------------------------------------------------
-def daemon_set(spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool) -> DaemonSet:
-    """The driver of one pool of nodes."""
+def daemon_set(spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool, frame: Frame | None = None) -> DaemonSet:
+    """The driver of one pool of nodes; without a ``frame``, that of a ClusterPolicy."""
+    frame = frame or _frame(spec, facts, pool)
     driver = spec.driver
-    image = _image(spec, facts, pool)
     extras = driver_extras.chosen(spec)
-    packages = driver_config.packages(driver, pool, facts)
-    modules = driver_config.module_parameters(driver.kernelModuleConfig, "spec.driver.kernelModuleConfig", facts)
-    files = _files(driver, facts, pool, modules, packages)
-    labels = _labels(pool)
+    packages = driver_config.packages(driver, pool, facts, frame.fields)
+    modules = driver_config.module_parameters(driver.kernelModuleConfig, frame.fields.modules, facts)
+    files = _files(driver, facts, pool, frame, modules, packages)
     made = build.daemon_set(
         spec,
         name=pool.name,
-        account=ACCOUNT,
-        labels=labels,
-        selector={"app": labels["app"]},
-        annotations={names.OPENSHIFT_SCC: ACCOUNT},
+        account=frame.account,
+        labels=frame.labels,
+        selector={"app": frame.labels["app"]},
+        annotations={names.OPENSHIFT_SCC: frame.account},
         template_annotations={"kubectl.kubernetes.io/default-container": CONTAINER},
-        node_selector={names.DEPLOY_DRIVER: "true", **pool.node_selector},
-        affinity=_alone_on_its_node(),
+        node_selector=frame.node_selector,
+        affinity=frame.affinity,
         host_pid=True,
         host_network=build.on(driver.hostNetwork),
-        init=[_manager(spec, facts)],
+        grace_period_s=120 if frame.host_manager else None,
+        init=[_manager(spec, facts, frame)],
         containers=[
-            _driver(spec, facts, pool, image, files),
-            *driver_extras.peermem(driver, image, modules),
-            *driver_extras.containers(spec, facts, pool, packages),
-            *driver_toolkit.sidecar(pool, image, env=[extra.flag for extra in extras], mounts=_TOOLKIT_MOUNTS),
+            _driver(spec, facts, pool, frame, files),
+            *driver_extras.peermem(driver, frame.image, modules, void=frame.void),
+            *driver_extras.containers(spec, facts, pool, packages, frame),
+            *driver_toolkit.sidecar(pool, frame.image, env=[extra.flag for extra in extras], mounts=_TOOLKIT_MOUNTS),
         ],
-        volumes=_volumes(spec, facts, pool, files),
+        volumes=_volumes(spec, facts, pool, frame, files),
         pull_secrets=build.secrets_of(driver.manager, driver, *(extra.section(spec) for extra in extras)),
         resources=driver.resources,
         on_delete=True,
     )
     _stamp_digest(made, pool)
     return made
+
+
+def _frame(spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool) -> Frame:
+    return Frame(
+        fields=driver_frame.CLUSTER_POLICY,
+        account=ACCOUNT,
+        labels=_labels(pool),
+        node_selector={names.DEPLOY_DRIVER: "true", **pool.node_selector},
+        affinity=alone_on_its_node(COMPONENT),
+        image=_image(spec, facts, pool),
+        images={
+            extra.field: driver_extras.built_image(
+                extra.section(spec), f"spec.{extra.field}", extra.variable, facts, pool
+            )
+            for extra in driver_extras.chosen(spec)
+        },
+        args=spec.driver.args or ("init",),
+    )
 
 
 def _labels(pool: Pool) -> dict[str, str]:
@@ -176,12 +200,12 @@ def _labels(pool: Pool) -> dict[str, str]:
 
 
 def _files(
-    driver: cp.DriverSpec, facts: ClusterFacts, pool: Pool, modules: Attachment, packages: Attachment
+    driver: cp.DriverSpec, facts: ClusterFacts, pool: Pool, frame: Frame, modules: Attachment, packages: Attachment
 ) -> Attachment:
     """Everything that the policy puts into the driver container, in order of mounting."""
     return (
-        driver_config.licence(driver.licensingConfig, facts)
-        + driver_config.topology(driver.virtualTopology, facts)
+        driver_config.licence(driver.licensingConfig, facts, frame.fields)
+        + driver_config.topology(driver.virtualTopology, facts, frame.fields)
         + modules
         + driver_config.host_modules(pool)
         + packages
@@ -196,18 +220,21 @@ def _image(spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool) -> str:
     return driver_extras.built_image(spec.driver, "spec.driver", "DRIVER_IMAGE", facts, pool)
 
 
-def _alone_on_its_node() -> Affinity:
-    """No two driver pods on a node, whichever DaemonSet they are from."""
-    component = LabelSelectorRequirement(key=names.COMPONENT_LABEL, operator="In", values=[COMPONENT])
-    term = PodAffinityTerm(
-        labelSelector=LabelSelector(matchExpressions=[component]), topologyKey="kubernetes.io/hostname"
+def alone_on_its_node(*components: str, nodes: NodeAffinity | None = None) -> Affinity:
+    """No two pods of these components on a node, whichever DaemonSet they are from; ``nodes`` is a further rule."""
+    others = LabelSelectorRequirement(key=names.COMPONENT_LABEL, operator="In", values=list(components))
+    term = PodAffinityTerm(labelSelector=LabelSelector(matchExpressions=[others]), topologyKey="kubernetes.io/hostname")
+    return Affinity(
+        nodeAffinity=nodes, podAntiAffinity=PodAntiAffinity(requiredDuringSchedulingIgnoredDuringExecution=[term])
     )
-    return Affinity(podAntiAffinity=PodAntiAffinity(requiredDuringSchedulingIgnoredDuringExecution=[term]))
 
 
-def _volumes(spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool, files: Attachment) -> list[Volume]:
+def _volumes(
+    spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool, frame: Frame, files: Attachment
+) -> list[Volume]:
     mofed = "/usr/src" if driver_extras.host_mofed(spec.driver) else "/run/mellanox/drivers/usr/src"
     rows = [row.format(mofed=mofed, system=_SYSTEM_VOLUME[facts.release]) for row in _VOLUMES]
+    rows += _HOST_MANAGER_VOLUMES if frame.host_manager else ()
     shared = [build.empty_volume(driver_toolkit.VOLUME)] if pool.kind is Kind.TOOLKIT else []
     probe = build.config_volume("driver-startup-probe-script", startup_probe.CONFIG_MAP, mode=0o755)
     return [*build.host_volumes(*rows), probe, *files.volumes, *shared]
@@ -225,10 +252,10 @@ def _stamp_digest(made: DaemonSet, pool: Pool) -> None:
 
 
 # --- Its containers ---------------------------------------------------------------------------------------------------
-def _manager(spec: cp.ClusterPolicySpec, facts: ClusterFacts) -> Container:
+def _manager(spec: cp.ClusterPolicySpec, facts: ClusterFacts, frame: Frame) -> Container:
     return driver_manager.container(
         spec.driver.manager,
-        "spec.driver.manager",
+        frame.fields.manager,
         facts,
         env=(*driver_manager.GPU_DRIVER, *driver_extras.rdma_flags(spec.driver)),
         mounts=_MANAGER_MOUNTS,
@@ -236,24 +263,26 @@ def _manager(spec: cp.ClusterPolicySpec, facts: ClusterFacts) -> Container:
     )
 
 
-def _driver(spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool, image: str, files: Attachment) -> Container:
+def _driver(spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool, frame: Frame, files: Attachment) -> Container:
     driver = spec.driver
     rows = [row.format(system=_SYSTEM_MOUNT[facts.release]) for row in _DRIVER_MOUNTS]
+    rows += _HOST_MANAGER_MOUNTS if frame.host_manager else ()
+    readiness = startup_probe.liveness() if frame.host_manager else startup_probe.readiness()
     made = build.container(
         CONTAINER,
-        image,
+        frame.image,
         pull=driver.imagePullPolicy,
         command=("nvidia-driver",),
-        args=driver.args or ("init",),
-        env=_driver_env(spec, facts, pool),
+        args=frame.args,
+        env=_driver_env(spec, facts, pool, frame),
         mounts=(*build.mounts(*rows), *files.mounts),
         security="S0",
-        startup=build.timed(startup_probe.probe(), driver.startupProbe),
+        startup=None if frame.host_manager else build.timed(startup_probe.probe(), driver.startupProbe),
         liveness=_on_request(startup_probe.liveness(), driver.livenessProbe),
-        readiness=_on_request(startup_probe.readiness(), driver.readinessProbe),
-        lifecycle=startup_probe.forget(facts.release),
+        readiness=_on_request(readiness, driver.readinessProbe),
+        lifecycle=None if frame.host_manager else startup_probe.forget(facts.release),
     )
-    made.envFrom = driver_config.secret_env(driver, pool, facts)
+    made.envFrom = driver_config.secret_env(driver, pool, facts, frame.fields)
     return driver_toolkit.hand_over(made, pool)
 
 
@@ -262,10 +291,11 @@ def _on_request(probe: Probe, timing: cp.ContainerProbe | None) -> Probe | None:
     return build.timed(probe, timing) if timing is not None and timing != cp.ContainerProbe() else None
 
 
-def _driver_env(spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool) -> list[EnvVar]:
+def _driver_env(spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool, frame: Frame) -> list[EnvVar]:
     """Built-in variables, then what options ask for, then OpenShift's, then the user's over all of them."""
     kind = spec.driver.kernelModuleType
-    variables = build.env("NODE_NAME<-spec.nodeName", "NODE_IP<-status.hostIP")
+    void = (driver_extras.VOID,) if frame.void else ()
+    variables = build.env(*void, "NODE_NAME<-spec.nodeName", "NODE_IP<-status.hostIP")
     optional = (
         (f"KERNEL_MODULE_TYPE={kind}", bool(kind)),
         ("OPEN_KERNEL_MODULES_ENABLED=true", kind == "open"),

@@ -24,6 +24,7 @@ from lightkube.models.core_v1 import (
 from ..api import clusterpolicy as cp
 from ..api.release import Release
 from . import build
+from .driver_frame import Fields
 from .driver_pools import Kind, Pool
 from .errors import problem
 from .facts import ClusterFacts
@@ -144,15 +145,15 @@ def module_parameters(config: cp.NamedConfig, field: str, facts: ClusterFacts) -
     return _every_key(config.name, f"{field}.name", "kernel-module-config", DRIVERS_DIR, facts)
 
 
-def licence(config: cp.Licensing, facts: ClusterFacts) -> Attachment:
+def licence(config: cp.Licensing, facts: ClusterFacts, fields: Fields) -> Attachment:
     """vGPU licensing: ``gridd.conf`` and, with the NVIDIA licence system on, the client's token."""
     files = (LICENCE_FILE, LICENCE_TOKEN) if build.on(config.nlsEnabled) else (LICENCE_FILE,)
     if config.secretName:
-        check_files("Secret", config.secretName, "spec.driver.licensingConfig.secretName", files, facts)
+        check_files("Secret", config.secretName, fields.licence_secret, files, facts)
         items = [KeyToPath(key=file, path=file) for file in files]
         volume = Volume(name=LICENCE_VOLUME, secret=SecretVolumeSource(secretName=config.secretName, items=items))
     elif config.configMapName:
-        check_files("ConfigMap", config.configMapName, "spec.driver.licensingConfig.configMapName", files, facts)
+        check_files("ConfigMap", config.configMapName, fields.licence_config_map, files, facts)
         volume = build.config_volume(LICENCE_VOLUME, config.configMapName, items={file: file for file in files})
     else:
         return NOTHING
@@ -164,18 +165,18 @@ def licence(config: cp.Licensing, facts: ClusterFacts) -> Attachment:
     return Attachment(tuple(build.mounts(*rows)), (volume,))
 
 
-def topology(config: cp.VirtualTopology, facts: ClusterFacts) -> Attachment:
+def topology(config: cp.VirtualTopology, facts: ClusterFacts, fields: Fields) -> Attachment:
     """The vGPU topology daemon's configuration."""
     if not config.config:
         return NOTHING
-    check_files("ConfigMap", config.config, "spec.driver.virtualTopology.config", (TOPOLOGY_FILE,), facts)
+    check_files("ConfigMap", config.config, fields.topology, (TOPOLOGY_FILE,), facts)
     return Attachment(
         tuple(build.mounts(f"{TOPOLOGY_VOLUME}:/etc/nvidia/{TOPOLOGY_FILE}:ro sub={TOPOLOGY_FILE}")),
         (build.config_volume(TOPOLOGY_VOLUME, config.config, items={TOPOLOGY_FILE: TOPOLOGY_FILE}),),
     )
 
 
-def packages(driver: cp.DriverSpec, pool: Pool, facts: ClusterFacts) -> Attachment:
+def packages(driver: cp.DriverSpec, pool: Pool, facts: ClusterFacts, fields: Fields) -> Attachment:
     """Package repositories and certificates where the pool's distribution keeps them; none for precompiled drivers.
 
     Without GPU nodes there is no distribution yet, and nothing to attach.
@@ -183,8 +184,8 @@ def packages(driver: cp.DriverSpec, pool: Pool, facts: ClusterFacts) -> Attachme
     if pool.kind is Kind.PRECOMPILED or not pool.os_id:
         return NOTHING
     rows = (
-        (driver.repoConfig.configMapName, "spec.driver.repoConfig.configMapName", "repo-config", REPOSITORY_DIRS),
-        (driver.certConfig.name, "spec.driver.certConfig.name", "cert-config", CERTIFICATE_DIRS),
+        (driver.repoConfig.configMapName, fields.repositories, "repo-config", REPOSITORY_DIRS),
+        (driver.certConfig.name, fields.certificates, "cert-config", CERTIFICATE_DIRS),
     )
     found = NOTHING
     for config_map, field, purpose, directories in rows:
@@ -266,9 +267,9 @@ def proxy_env(facts: ClusterFacts) -> list[str]:
     return [f"{each}={value}" for name, value in values.items() if value for each in (name, name.lower())]
 
 
-def secret_env(driver: cp.DriverSpec, pool: Pool, facts: ClusterFacts) -> list[EnvFromSource] | None:
+def secret_env(driver: cp.DriverSpec, pool: Pool, facts: ClusterFacts, fields: Fields) -> list[EnvFromSource] | None:
     """The Secret whose keys become environment variables; precompiled drivers take none."""
     if not driver.secretEnv or pool.kind is Kind.PRECOMPILED:
         return None
-    keys_of("Secret", driver.secretEnv, "spec.driver.secretEnv", facts)
+    keys_of("Secret", driver.secretEnv, fields.secret_env, facts)
     return [EnvFromSource(secretRef=SecretEnvSource(name=driver.secretEnv))]

@@ -13,11 +13,14 @@ from lightkube.models.core_v1 import Container, ExecAction, Probe
 from ..api import clusterpolicy as cp
 from . import build, driver_config, driver_toolkit, images, scripts
 from .driver_config import Attachment
+from .driver_frame import Frame
 from .driver_pools import Pool
 from .errors import problem
 from .facts import ClusterFacts
 
 PEERMEM: Final = "nvidia-peermem-ctr"
+VOID: Final = "NVIDIA_VISIBLE_DEVICES=void"
+"""No runtime may put GPUs into a container that installs their driver."""
 
 _PEERMEM_MOUNTS: Final = (
     "run-nvidia:/run/nvidia:B",
@@ -94,10 +97,10 @@ def built_image(section: cp.ImageSpec, where: str, variable: str, facts: Cluster
     return images.with_os(reference, pool.os_tag) if pool.os_tag else reference
 
 
-def peermem(driver: cp.DriverSpec, image: str, parameters: Attachment) -> list[Container]:
+def peermem(driver: cp.DriverSpec, image: str, parameters: Attachment, *, void: bool = False) -> list[Container]:
     """Keeps ``nvidia_peermem`` loaded while the network driver comes and goes; none without RDMA.
 
-    It is a part of the driver image ``image`` and gets the module ``parameters`` too.
+    It is a part of the driver image ``image`` and gets the module ``parameters`` too; ``void`` as in a frame.
     """
     if not rdma(driver):
         return []
@@ -108,7 +111,7 @@ def peermem(driver: cp.DriverSpec, image: str, parameters: Attachment) -> list[C
         pull=driver.imagePullPolicy,
         command=("nvidia-driver",),
         args=("reload_nvidia_peermem",),
-        env=build.env("USE_HOST_MOFED=true") if host_mofed(driver) else (),
+        env=build.env(*((VOID,) if void else ()), *(("USE_HOST_MOFED=true",) if host_mofed(driver) else ())),
         mounts=(*build.mounts(*_PEERMEM_MOUNTS), *parameters.mounts),
         security="S0",
         startup=_startup(check),
@@ -136,20 +139,22 @@ def _startup(check: Sequence[str]) -> Probe:
     )
 
 
-def containers(spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool, packages: Attachment) -> list[Container]:
+def containers(
+    spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool, packages: Attachment, frame: Frame
+) -> list[Container]:
     """The containers of the extras that are on; ``packages`` are the repositories and certificates they build with."""
-    return [_container(extra, spec, facts, pool, packages) for extra in chosen(spec)]
+    return [_container(extra, spec, facts, pool, packages, frame) for extra in chosen(spec)]
 
 
 def _container(
-    extra: Extra, spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool, packages: Attachment
+    extra: Extra, spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool, packages: Attachment, frame: Frame
 ) -> Container:
     section = extra.section(spec)
     variables = build.env(*driver_toolkit.missing_image_env(pool))
     build.user_env(variables, section.env)
     made = build.container(
         extra.container,
-        built_image(section, f"spec.{extra.field}", extra.variable, facts, pool),
+        frame.images[extra.field],
         pull=section.imagePullPolicy,
         command=("bash", "-xc"),
         args=section.args or (_install(extra),),
@@ -158,7 +163,7 @@ def _container(
         security="S0",
         startup=_startup(("sh", "-c", f"lsmod | grep {extra.module}")),
     )
-    made.envFrom = driver_config.secret_env(spec.driver, pool, facts)
+    made.envFrom = driver_config.secret_env(spec.driver, pool, facts, frame.fields)
     return driver_toolkit.hand_over(made, pool)
 
 
