@@ -340,7 +340,8 @@ def test_the_hooks_leave_the_definitions_of_anothers_node_features_alone() -> No
         (container,) = found["Job", rendering.NAMESPACE, name]["spec"]["template"]["spec"]["containers"]
         assert len(container["args"]) == 1
         rules = found["ClusterRole", "", f"{name}-hook-role"]["rules"]
-        assert {each for rule in rules for each in rule.get("resourceNames", ())} == {"clusterpolicies.nvidia.com"}
+        ours = {"clusterpolicies.nvidia.com", "nvidiadrivers.nvidia.com"}
+        assert {each for rule in rules for each in rule.get("resourceNames", ())} == ours
 
 
 def test_hooks_are_there_when_asked_for() -> None:

@@ -32,10 +32,6 @@ REFUSED = [
     ([("gpuCluster.deployCR", True)], ["clusterPolicy.deployCR and gpuCluster.deployCR exclude each other"]),
     ([*GPU_CLUSTER], ["gpuCluster.deployCR", "driver.nvidiaDriverCRD.enabled to true"]),
     ([*GPU_CLUSTER, ("driver.enabled", False)], ["gpuCluster.deployCR", "Dynamic Resource Allocation", "DeviceClass"]),
-    (
-        [("driver.nvidiaDriverCRD.enabled", True)],
-        ["driver.nvidiaDriverCRD.deployDefaultCR", "definition of NVIDIADriver"],
-    ),
     ([("nfd.enabled", False), ("nfd.implementation", "upstream"), ("operator.release", "1")], ["operator.release"]),
 ]
 
@@ -53,6 +49,7 @@ ACCEPTED = [
     [NRI, ("toolkit.enabled", False), OLD],
     [("cdi.enabled", False)],
     [("migManager.config.create", True), ("migManager.config.name", "a")],
+    [("driver.nvidiaDriverCRD.enabled", True)],
     [("driver.nvidiaDriverCRD.enabled", True), ("driver.nvidiaDriverCRD.deployDefaultCR", False)],
     [("driver.nvidiaDriverCRD.enabled", True), ("driver.enabled", False)],
 ]

@@ -152,9 +152,12 @@ def test_an_unknown_field_is_warned_of_with_a_suggestion() -> None:
 @pytest.mark.parametrize("output", ["yaml", "json"])
 def test_crds(output: str) -> None:
     text = CliRunner().invoke(crds.command, ["-o", output]).stdout
-    document = yaml.safe_load(text)
-    assert document["metadata"]["name"] == "clusterpolicies.nvidia.com"
-    assert list(document)[:3] == ["apiVersion", "kind", "metadata"]
+    documents = json.loads(text)["items"] if output == "json" else list(yaml.safe_load_all(text))
+    assert [each["metadata"]["name"] for each in documents] == [
+        "clusterpolicies.nvidia.com",
+        "nvidiadrivers.nvidia.com",
+    ]
+    assert all(list(each)[:3] == ["apiVersion", "kind", "metadata"] for each in documents)
 
 
 def test_objects_name_their_owner_only_when_its_uid_is_known() -> None:

@@ -20,6 +20,7 @@ from groundplane.lab.cluster import Lab, data
 from groundplane.operator import manage_crds
 
 NAME = "clusterpolicies.nvidia.com"
+DRIVERS = "nvidiadrivers.nvidia.com"
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ async def test_an_older_definition_becomes_exactly_the_wanted_one(client: Client
     await client.replace(kinds.CRD, old)
     told: list[str] = []
     await manage_crds.apply(client, manage_crds.shipped(), tell=told.append)
-    assert told == [f"{NAME}: updated"]
+    assert told == [f"{NAME}: updated", f"{DRIVERS}: unchanged"]
     found, wanted = await live(client), crd.cluster_policy_crd()
     assert found["spec"]["versions"][0]["schema"] == wanted["spec"]["versions"][0]["schema"]
     assert found["metadata"]["annotations"] == {**wanted["metadata"]["annotations"], "mine": "kept"}
@@ -101,7 +102,7 @@ async def test_a_right_one_that_others_hold_too_becomes_helms(client: Client) ->
     assert spec_managers(await live(client)) != {("helm", "Apply")}
     told: list[str] = []
     await manage_crds.apply(client, manage_crds.shipped(), tell=told.append)
-    assert told == [f"{NAME}: unchanged"]
+    assert told == [f"{NAME}: unchanged", f"{DRIVERS}: unchanged"]
     assert spec_managers(await live(client)) == {("helm", "Apply")}
 
 
@@ -110,7 +111,7 @@ async def test_what_is_right_is_not_written(client: Client) -> None:
     before = (await live(client))["metadata"]["resourceVersion"]
     told: list[str] = []
     await manage_crds.apply(client, manage_crds.shipped(), tell=told.append)
-    assert told == [f"{NAME}: unchanged"]
+    assert told == [f"{NAME}: unchanged", f"{DRIVERS}: unchanged"]
     assert (await live(client))["metadata"]["resourceVersion"] == before
 
 
@@ -169,7 +170,7 @@ async def test_delete_takes_the_objects_with_it(lab: Lab, client: Client) -> Non
     await lab.apply([data("guide-baseline.yaml")])
     told: list[str] = []
     await manage_crds.delete(client, [*manage_crds.shipped(), widget()], tell=told.append)
-    assert told == [f"{NAME}: deleted", "widgets.example.com: not there"]
+    assert told == [f"{NAME}: deleted", f"{DRIVERS}: deleted", "widgets.example.com: not there"]
     with pytest.raises(errors.NotFound):
         await live(client)
 
@@ -242,7 +243,7 @@ async def test_the_program_applies_and_deletes(
     file = tmp_path / "crds.yaml"
     file.write_text(yaml.safe_dump(widget()))
     assert await program(lab, tmp_path, "apply") == 0
-    assert capsys.readouterr().out == f"{NAME}: unchanged\n"
+    assert capsys.readouterr().out == f"{NAME}: unchanged\n{DRIVERS}: unchanged\n"
     assert await program(lab, tmp_path, "apply", f"--filepath={file}") == 0
     assert capsys.readouterr().out == "widgets.example.com: created\n"
     assert await program(lab, tmp_path, "delete", f"--filepath={file}", "--timeout=30") == 0

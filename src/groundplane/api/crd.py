@@ -111,6 +111,11 @@ def nvidia_driver_crd(release: Release = Release.DEFAULT) -> dict[str, Any]:
     return _definition(kind, "v1alpha1", nvidia_driver_schema(release), columns)
 
 
+def definitions() -> list[dict[str, Any]]:
+    """The definitions of all our kinds, ready to be applied; fresh documents."""
+    return [cluster_policy_crd(), nvidia_driver_crd()]
+
+
 _STATUS: Final = {"name": "Status", "type": "string", "jsonPath": ".status.state"}
 _DEFAULT: Final = {"name": "Default", "type": "boolean", "jsonPath": ".spec.default"}
 _AGE: Final = {"name": "Age", "type": "string", "jsonPath": ".metadata.creationTimestamp"}

@@ -10,4 +10,4 @@ def command(output: str) -> None:
     from ..api import crd
     from . import output as printing
 
-    printing.documents([crd.cluster_policy_crd()], output)
+    printing.documents(crd.definitions(), output)

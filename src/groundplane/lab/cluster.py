@@ -164,7 +164,7 @@ class Lab:
         self._spawn("controllers", self._controllers.run())
         self._scheduler = scheduler.Scheduler(self.api, self.clock, record_bindings=not self._lean)
         self._spawn("scheduler", self._scheduler.run())
-        for definition in (crd.cluster_policy_crd(), *node_features.definitions()):
+        for definition in (*crd.definitions(), *node_features.definitions()):
             self.api.create(resources.CUSTOM_RESOURCE_DEFINITIONS, definition)
         self.api.create(
             resources.NAMESPACES,

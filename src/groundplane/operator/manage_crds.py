@@ -42,7 +42,7 @@ class DefinitionsError(Exception):
 
 def shipped(*, features: bool = False) -> list[Document]:
     """The definitions of the kinds that this version of the operator knows, with ``features`` node features' too."""
-    return [crd.cluster_policy_crd(), *(node_features.definitions() if features else ())]
+    return [*crd.definitions(), *(node_features.definitions() if features else ())]
 
 
 def load(path: str) -> list[Document]:
