@@ -61,12 +61,14 @@ class DaemonSetFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     ``desired`` is ``status.desiredNumberScheduled``, ``pods`` how many pods it is the first owner of, placed or not.
     ``revision`` is the hash of its newest ControllerRevision (``readiness.newest_revision``), empty when there is none.
-    ``digest`` is the template's ``DRIVER_CONFIG_DIGEST`` (:func:`config_digest`). Of a ``precompiled`` driver no digest
-    is kept on the node (3.7).
+    ``digest`` is the template's ``DRIVER_CONFIG_DIGEST``: its first value that is not empty, init containers first.
+    Of a ``precompiled`` driver no digest is kept on the node (3.7). ``driver`` names the NVIDIADriver that owns it,
+    empty for ClusterPolicy's.
     """
 
     name: str
     uid: str
+    driver: str = ""
     desired: int
     pods: int
     revision: str = ""
@@ -163,13 +165,18 @@ class Work(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """All that one machine's pass is decided from. ``daemon_sets`` by UID, ``work`` by node name."""
+    """All that one machine's pass is decided from. ``daemon_sets`` by UID, ``work`` by node name.
+
+    ``owner`` is the NVIDIADriver whose nodes these are, empty for a machine of the whole cluster. A node may still have
+    a pod of another driver, so ``daemon_sets`` are those of all drivers.
+    """
 
     now: int
     policy: Policy
     nodes: Sequence[NodeFacts]
     daemon_sets: Mapping[str, DaemonSetFacts]
     work: Mapping[str, Work] = msgspec.field(default_factory=dict)
+    owner: str = ""
 
 
 NEEDS: Final[Mapping[State, frozenset[str]]] = {
