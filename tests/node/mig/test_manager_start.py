@@ -177,6 +177,27 @@ async def test_3_5_12_the_spec_is_written_with_the_hosts_paths(make: Make) -> No
     assert not [mount for mount in mounts if mount.startswith("/driver-root")]
 
 
+async def test_3_5_12_simulated_instances_have_nodes_as_nvidia_smi_makes_them(make: Make) -> None:
+    world = await make()
+    driver(world)
+    minors = [(f"gpu0/gi{gi}", 9 * gi) for gi in range(15)]
+    world.process.write_kernel(
+        "/proc/driver/nvidia-caps/mig-minors",
+        "".join(f"{name}/access {minor}\n{name}/ci0/access {minor + 1}\n" for name, minor in minors),
+    )
+    world.ask("small")
+    world.start(**CDI)
+    await world.comes_to("success")
+    with world.node.source as source:
+        instances = [each.gi for each in source.inventory().gpus[0].mig_devices]
+    assert len(instances) == 4
+    wanted = {f"/dev/nvidia-caps/nvidia-cap{9 * gi + part}" for gi in instances for part in (0, 1)}
+    nodes = {node["path"] for node in spec(world)["devices"][0]["containerEdits"]["deviceNodes"]}
+    assert nodes >= wanted
+    folder = world.folder / "root/driver-root/dev/nvidia-caps"
+    assert {f"/dev/nvidia-caps/{each.name}" for each in folder.iterdir()} == {*wanted, "/dev/nvidia-caps/nvidia-cap1"}
+
+
 async def test_3_5_12_a_spec_that_cannot_be_written_fails_and_is_not_forgotten(make: Make) -> None:
     world = await make()
     world.ask("small")
