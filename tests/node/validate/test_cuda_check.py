@@ -17,6 +17,7 @@ from node.fakeprocess import FakeProcess, until
 import groundplane
 from groundplane.node.cdi.roots import NULL_DEVICES
 from groundplane.node.devices.simulated import GpuEntry, Machine, Mig, SimulatedSource, describe
+from groundplane.node.ownprocess import SIMULATION_ENV
 from groundplane.node.process import Completed
 from groundplane.node.resources import MIG_MINORS
 from groundplane.node.validate.cuda import check, kernel, main, results
@@ -374,6 +375,20 @@ async def test_the_containers_gpus_are_those_whose_nodes_it_has(simulated: Simul
     simulated.process.root.remove("/dev/nvidia1")
     assert await simulated.run() == main.NO_GPU
     assert "cuInit: CUDA_ERROR_NO_DEVICE (100)" in simulated.process.stderr
+
+
+async def test_on_a_node_with_a_simulated_machine_the_containers_own_nodes_count(
+    simulated: Simulated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the process finds at /dev is the machine's there: it has them all."""
+    simulated.process.env = {**simulated.process.env, SIMULATION_ENV: "/run/groundplane/host"}
+    given: set[str] = set()
+    monkeypatch.setattr(main, "_given", given.__contains__)
+    assert await simulated.run() == main.NO_GPU
+    given.add("/dev/nvidia1")
+    assert await simulated.run() == main.PASSED
+    first, second = (gpu.uuid for gpu in simulated.machine.read().inventory.gpus)
+    assert second in simulated.process.stdout and first not in simulated.process.stdout
 
 
 async def test_the_caller_may_choose_the_gpus(simulated: Simulated) -> None:

@@ -109,7 +109,13 @@ def _simulated(process: Process) -> "SimulatedCuda | None":
     from .simulated import SimulatedCuda, by_nodes
 
     source = process.devices()
-    return SimulatedCuda(source, by_nodes(process)) if isinstance(source, SimulatedSource) else None
+    given = _given if process.env.get(SIMULATION_ENV) else None
+    return SimulatedCuda(source, by_nodes(process, given)) if isinstance(source, SimulatedSource) else None
+
+
+def _given(node: str) -> bool:
+    """Whether the container has a device node where the process' own paths below /dev are the machine's."""
+    return Path(node).exists()
 
 
 async def _check(process: Process, values: Values, simulated: "SimulatedCuda | None") -> int:
