@@ -41,6 +41,17 @@ _RUNTIME_CONFIG = f"""\
 mode = "cdi"
 modules-file = "{FOLDER}/{MACHINE}/proc/modules"
 """
+_SMI = f"""\
+#!/bin/sh
+own={driverfiles.DRIVER_BIN}/nvidia-smi
+if [ -x "$own" ]; then
+    exec "$own" "$@"
+fi
+export PYTHONPATH={Path(__file__).parents[3]} PYTHONDONTWRITEBYTECODE=1
+exec {sys.executable} -m {__package__} nvidia-smi "$@"
+"""
+"""The driver's tool where it is the host's. It is injected into containers of groundplane's image, which have it; on the
+host itself, and so below `chroot /host`, it is what a node shows of this project and its Python."""
 _LOCK = ".lock"
 _BOOTED = "/run/booted"
 
@@ -128,6 +139,7 @@ def _preinstalled(machine: Path, version: str) -> dict[str, str]:
     driver = (file.path for file in driverfiles.tree(version, driverfiles.HOST_LIBRARIES))
     return {
         **{path: root.read_text(path) for path in driver},
+        driverfiles.SMI: _SMI,
         "/etc/cdi/nvidia.yaml": _specification(machine),
         "/etc/nvidia-container-runtime/config.toml": _RUNTIME_CONFIG,
         "/etc/containerd/conf.d/10-nvidia.toml": "version = 3\n" + "".join(map(_handler, HANDLERS.items())),
