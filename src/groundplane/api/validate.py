@@ -6,7 +6,7 @@ Checks run on every reconcile, as a policy can turn wrong at any edit.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
@@ -36,11 +36,11 @@ def problems(spec: ClusterPolicySpec, release: Release = Release.DEFAULT) -> lis
     """Everything wrong with ``spec``, single values first; empty when it can be carried out."""
     document = msgspec.to_builtins(spec)
     return [
-        *_single_values(document),
+        *single_values(document, ClusterPolicySpec),
         *_contradictions(spec, release),
         *_scrape_times(spec),
         *_unavailable_limits(spec),
-        *_tolerations(spec),
+        *tolerations("spec.daemonsets.tolerations", spec.daemonsets.tolerations or ()),
         *_resources(document),
     ]
 
@@ -48,8 +48,9 @@ def problems(spec: ClusterPolicySpec, release: Release = Release.DEFAULT) -> lis
 # --- Single values ----------------------------------------------------------------------------------------------------
 
 
-def _single_values(document: Mapping[str, Any]) -> Iterator[Problem]:
-    for mismatch in schema.mismatches(document, schema.of(ClusterPolicySpec), "spec"):
+def single_values(document: Mapping[str, Any], struct: type[msgspec.Struct]) -> Iterator[Problem]:
+    """Values of a ``spec`` that its schema does not allow."""
+    for mismatch in schema.mismatches(document, schema.of(struct), "spec"):
         yield Problem((mismatch.path,), f"{mismatch.path}: {mismatch.message}")
 
 
@@ -137,25 +138,25 @@ def _scrape_time(path: str, monitor: ServiceMonitor) -> Iterator[Problem]:
 def _unavailable_limits(spec: ClusterPolicySpec) -> Iterator[Problem]:
     """``maxUnavailable`` is a number or a percentage. A DaemonSet that is rolled must be allowed at least one."""
     rolled = spec.daemonsets.updateStrategy != "OnDelete"
-    for path, value, least, most in (
-        (
-            "spec.daemonsets.rollingUpdate.maxUnavailable",
-            spec.daemonsets.rollingUpdate.maxUnavailable,
-            int(rolled),
-            100,
-        ),
-        ("spec.driver.upgradePolicy.maxUnavailable", spec.driver.upgradePolicy.maxUnavailable, 0, None),
-    ):
-        if value is None or value == "":
-            continue
-        match = re.fullmatch(r"([0-9]+)(%?)", str(value), re.ASCII)
-        too_much = match is not None and match[2] and most is not None and int(match[1]) > most
-        if match is None or int(match[1]) < least or too_much:
-            yield Problem(
-                (path,),
-                f"{path}: expected a whole number or a percentage such as 25%, at least {least}"
-                f"{'' if most is None else f' and at most {most}%'}, found {schema.describe(value)}",
-            )
+    rolling = spec.daemonsets.rollingUpdate.maxUnavailable
+    yield from unavailable_limit("spec.daemonsets.rollingUpdate.maxUnavailable", rolling, int(rolled), 100)
+    yield from unavailable_limit(
+        "spec.driver.upgradePolicy.maxUnavailable", spec.driver.upgradePolicy.maxUnavailable, 0, None
+    )
+
+
+def unavailable_limit(path: str, value: int | str | None, least: int, most: int | None) -> Iterator[Problem]:
+    """What is wrong with one limit: no number or percentage, below ``least``, or more than ``most`` percent."""
+    if value is None or value == "":
+        return
+    match = re.fullmatch(r"([0-9]+)(%?)", str(value), re.ASCII)
+    too_much = match is not None and match[2] and most is not None and int(match[1]) > most
+    if match is None or int(match[1]) < least or too_much:
+        yield Problem(
+            (path,),
+            f"{path}: expected a whole number or a percentage such as 25%, at least {least}"
+            f"{'' if most is None else f' and at most {most}%'}, found {schema.describe(value)}",
+        )
 
 
 # --- What is passed through to pods -----------------------------------------------------------------------------------
@@ -164,10 +165,10 @@ _OPERATORS: Final = ("", "Equal", "Exists", "Lt", "Gt")
 _EFFECTS: Final = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
-def _tolerations(spec: ClusterPolicySpec) -> Iterator[Problem]:
+def tolerations(where: str, given: Iterable[Mapping[str, Any]]) -> Iterator[Problem]:
     """Rules of the Kubernetes API for tolerations: with one broken it refuses every DaemonSet."""
-    for index, toleration in enumerate(spec.daemonsets.tolerations or ()):
-        path = f"spec.daemonsets.tolerations[{index}]"
+    for index, toleration in enumerate(given):
+        path = f"{where}[{index}]"
         for name, message in _toleration_faults(toleration):
             yield Problem((f"{path}.{name}",), f"{path}.{name}: {message}")
 
@@ -211,21 +212,22 @@ def _resources(document: Mapping[str, Any]) -> Iterator[Problem]:
     for section, value in document.items():
         resources = value.get("resources")
         if isinstance(resources, Mapping):
-            yield from _amount_faults(f"spec.{section}.resources", resources)
+            yield from amounts(f"spec.{section}.resources", resources)
 
 
-def _amount_faults(path: str, resources: Mapping[str, Any]) -> Iterator[Problem]:
-    amounts = {
+def amounts(path: str, resources: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is wrong with the amounts of one ``resources``: negative ones, and requests beyond their limit."""
+    found = {
         kind: {name: _quantity(value) for name, value in (resources.get(kind) or {}).items()}
         for kind in ("requests", "limits")
     }
-    for kind, values in amounts.items():
+    for kind, values in found.items():
         for name, amount in values.items():
             if amount is not None and amount < 0:
                 field = f"{path}.{kind}.{name}"
                 yield Problem((field,), f"{field}: an amount cannot be negative, found {resources[kind][name]}")
-    for name, request in amounts["requests"].items():
-        limit = amounts["limits"].get(name)
+    for name, request in found["requests"].items():
+        limit = found["limits"].get(name)
         if request is not None and limit is not None and request > limit:
             fields = (f"{path}.requests.{name}", f"{path}.limits.{name}")
             yield Problem(

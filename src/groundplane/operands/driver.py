@@ -94,6 +94,13 @@ _VOLUMES: Final = (
     "nv-firmware=/run/nvidia/driver/lib/firmware(DC)",
 )
 _HOST_MANAGER_MOUNTS: Final = ("cgroup:/sys/fs/cgroup", "vfio:/dev/vfio")
+# The toolkit's sidecar itself loads a host manager and mounts its files, so it needs the folders for that.
+_HOST_MANAGER_TOOLKIT_MOUNTS: Final = (
+    "run-nvidia:/run/nvidia:B",
+    "dev-log:/dev/log",
+    "firmware-search-path:/sys/module/firmware_class/parameters/path",
+    "nv-firmware:/lib/firmware",
+)
 _HOST_MANAGER_VOLUMES: Final = ("cgroup=/sys/fs/cgroup(-)", "vfio=/dev/vfio(-)")
 _TOOLKIT_MOUNTS: Final = (
     "var-log:/var/log",
@@ -120,12 +127,12 @@ def render(spec: cp.ClusterPolicySpec, facts: ClusterFacts) -> list[Manifest]:
         startup_probe.config_map(facts.release, {"app": BASE, names.COMPONENT_LABEL: COMPONENT}),
     ]
     if driver_config.trusts_own_ca(facts):
-        objects.append(_authorities())
+        objects.append(authorities())
     objects += [daemon_set(spec, facts, pool) for pool in pools(spec, facts)]
     return [build.finish(each, STATE, facts) for each in objects]
 
 
-def _authorities() -> ConfigMap:
+def authorities() -> ConfigMap:
     """An empty ConfigMap that OpenShift fills with the cluster's trusted authorities.
 
     It has no data of ours, so that applying it again never takes the bundle away.
@@ -160,7 +167,12 @@ def daemon_set(spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool, fram
             _driver(spec, facts, pool, frame, files),
             *driver_extras.peermem(driver, frame.image, modules, void=frame.void),
             *driver_extras.containers(spec, facts, pool, packages, frame),
-            *driver_toolkit.sidecar(pool, frame.image, env=[extra.flag for extra in extras], mounts=_TOOLKIT_MOUNTS),
+            *driver_toolkit.sidecar(
+                pool,
+                frame.image,
+                env=[extra.flag for extra in extras],
+                mounts=(*_TOOLKIT_MOUNTS, *(_HOST_MANAGER_TOOLKIT_MOUNTS if frame.host_manager else ())),
+            ),
         ],
         volumes=_volumes(spec, facts, pool, frame, files),
         pull_secrets=build.secrets_of(driver.manager, driver, *(extra.section(spec) for extra in extras)),

@@ -4,6 +4,7 @@ Source: contracts/control-plane.md 1.6. Both releases follow the 26.7 rule for i
 a repository or version without the other two is an error, never a malformed reference.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -41,9 +42,8 @@ def resolve(section: ImageSpec, where: str, variable: str, defaults: Mapping[str
         return image
     if default := defaults.get(variable, ""):
         return default
-    raise problem(
-        f"{where}: no image: set repository, image and version there, or the operator's environment variable {variable}"
-    )
+    instead = f", or the operator's environment variable {variable}" if variable else ""
+    raise problem(f"{where}: no image: set repository, image and version there{instead}")
 
 
 def joined(repository: str, image: str, version: str) -> str:
@@ -72,6 +72,59 @@ def precompiled(section: ImageSpec, where: str, kernel: str, tag: str) -> str:
     return f"{base}-{kernel}-{tag}"
 
 
+# --- Images of an NVIDIADriver (contracts/control-plane.md 2.1) -------------------------------------------------------
+_NAME: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST: Final = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]+)?"
+_TAG: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+_REFERENCE: Final = re.compile(
+    rf"(?:{_HOST}/)?{_NAME}(?:/{_NAME})*(?::{_TAG})?(?:@{DIGEST}[0-9a-fA-F]{{32,}})?", re.ASCII
+)
+
+
+def of_driver(section: ImageSpec, where: str, tag: str, kernel: str = "") -> str:
+    """The image of one section of an NVIDIADriver for nodes with the operating system ``tag``.
+
+    With a ``kernel``, that of a driver built for it. No variable of the operator's environment stands in. Raises
+    RenderError when no reference comes about, also for an image without a tag, such as the one that the API server
+    fills in: a suffix would turn it into another repository's name.
+    """
+    reference = _complete(section, where)
+    if kernel and DIGEST in reference:
+        raise problem(f"{where}: a precompiled driver cannot be pinned by digest; give a version such as '580'")
+    made = with_os(f"{reference}-{kernel}" if kernel else reference, tag)
+    if not _REFERENCE.fullmatch(made):
+        raise problem(
+            f"{where}: the image comes to {made!r}, which is no image reference: check repository, image and version"
+        )
+    return made
+
+
+def _complete(section: ImageSpec, where: str) -> str:
+    """What a section says, as a reference with a tag or a digest."""
+    repository, image, version = section.repository or "", section.image or "", section.version or ""
+    pinned = bool(re.search("[:@]", image.rpartition("/")[2]))
+    if repository and image and version:
+        if pinned:
+            raise problem(
+                f"{where}.image: {image!r} holds a tag or a digest, and {where}.repository and {where}.version are set "
+                "too: write the name alone, or clear the other two"
+            )
+        if image.startswith(f"{repository}/"):
+            raise problem(
+                f"{where}.image: {image!r} begins with {where}.repository, so that it would be there twice: "
+                f"write {image.removeprefix(repository + '/')!r}"
+            )
+        return joined(repository, image, version)
+    if image and not pinned and not repository and not version:
+        raise problem(
+            f"{where}.image: {image!r} has neither a tag nor a digest, so no version is chosen: set "
+            f"{where}.repository, {where}.image and {where}.version, or {where}.image to a full reference"
+        )
+    return resolve(section, where, "", {})
+
+
+# --- Operating systems ------------------------------------------------------------------------------------------------
 # Which distributions publish driver images for a major version only; a minimum major where one applies.
 MAJOR_ONLY: Final[Mapping[Release, Mapping[str, int]]] = {
     Release.V26_3: {"rocky": 0, "rhel": 10},

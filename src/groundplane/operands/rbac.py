@@ -149,12 +149,13 @@ ACCOUNTS: Final[Mapping[str, Account]] = {
 }
 
 
-def objects(account: str, facts: ClusterFacts, *, cluster: bool = True) -> list[Model | Manifest]:
+def objects(rights: str, facts: ClusterFacts, *, cluster: bool = True, name: str = "") -> list[Model | Manifest]:
     """ServiceAccount, Role, RoleBinding, ClusterRole, ClusterRoleBinding and, on OpenShift, the SCC.
 
-    ``cluster=False`` leaves out the ClusterRole and its binding, where they are optional.
+    ``rights`` is the row of the table, and the account's name unless ``name`` says another. ``cluster=False`` leaves
+    out the ClusterRole and its binding, where they are optional.
     """
-    entry = ACCOUNTS[account]
+    entry, account = ACCOUNTS[rights], name or rights
     labels = {"app": account} if entry.labelled else None
     subjects = [Subject(kind="ServiceAccount", name=account, namespace=facts.namespace)]
     made: list[Model | Manifest] = [
@@ -167,12 +168,12 @@ def objects(account: str, facts: ClusterFacts, *, cluster: bool = True) -> list[
         ),
     ]
     if entry.cluster and cluster:
-        name = entry.cluster_name or account
+        cluster_name = entry.cluster_name or account
         made += [
-            ClusterRole(metadata=ObjectMeta(name=name, labels=labels), rules=_rules(entry.cluster, facts)),
+            ClusterRole(metadata=ObjectMeta(name=cluster_name, labels=labels), rules=_rules(entry.cluster, facts)),
             ClusterRoleBinding(
-                metadata=ObjectMeta(name=name, labels=labels),
-                roleRef=RoleRef(apiGroup=RBAC_GROUP, kind="ClusterRole", name=name),
+                metadata=ObjectMeta(name=cluster_name, labels=labels),
+                roleRef=RoleRef(apiGroup=RBAC_GROUP, kind="ClusterRole", name=cluster_name),
                 subjects=subjects,
             ),
         ]
