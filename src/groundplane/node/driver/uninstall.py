@@ -239,7 +239,7 @@ class _Run:
     async def fail(self) -> None:
         """Undo what keeps others off the node, and say what a person can do."""
         if self._node.policy:
-            self._log.warning(guidance.policy_on(self._wanted.node_name, names.DRIVER_UPGRADE_STATE))
+            self._log.warning(guidance.policy_on(self._wanted.node_name, names.UPGRADE_STATE))
         elif not (self._evicts or self._drains):
             self._log.warning(guidance.both_off(self._wanted.node_name))
         try:
