@@ -180,7 +180,7 @@ def _no_such_state(node: NodeFacts, state: State | None) -> Decision:
 def _no_driver_pod(node: NodeFacts, state: State, around: Surroundings) -> Decision:
     """Between two driver pods, or not a node of any driver any more (3.2)."""
     if state in states.AT_REST:
-        return Decision(node=node.name, state=state)
+        return _quiet(node, state)
     if around.unplaced:
         return _stay(node, state, f"it has no driver pod yet: {around.unplaced}")
     return _stuck(
@@ -211,7 +211,13 @@ def _at_rest(node: NodeFacts, state: State, around: Surroundings) -> Decision:
         return _move(
             node, state, State.DONE, "its driver pod is up to date" if not drivers.orphans else "it has a driver"
         )
-    return Decision(node=node.name, state=state)
+    return _quiet(node, state)
+
+
+def _quiet(node: NodeFacts, state: State) -> Decision:
+    """Nothing to do; but a cordon that no upgrade will undo is told."""
+    note = f"it is cordoned, and no upgrade will undo that: kubectl uncordon {node.name}" if node.unschedulable else ""
+    return Decision(node=node.name, state=state, waits_for=note)
 
 
 def _why_upgrade(node: NodeFacts, drivers: Drivers) -> str:

@@ -57,26 +57,26 @@ def tally(snapshot: Snapshot, *, incomplete: bool = False) -> Tally:
     """Count the nodes of a machine.
 
     A node without a driver pod is not managed, and no part of any number, unless pods are just missing
-    (``incomplete``). A node whose label names no state is in no bucket, but it is down if it is. The states of
-    requestor mode are not counted. What is wrong with ``maxUnavailable`` is a problem and leaves no slot.
+    (``incomplete``). A node whose label names no state is managed, but neither in progress nor anything else. The
+    states of requestor mode are not counted. What is wrong with ``maxUnavailable`` is a problem and leaves no slot.
     """
-    buckets = dict.fromkeys(State, 0)
+    buckets: dict[State | None, int] = dict.fromkeys(State, 0)
+    buckets[None] = 0
     busy, down = [], []
     for node in snapshot.nodes:
         if not (node.driver_pods or (incomplete and node.label)):
             continue
         state = states.parse(node.label)
-        if state is not None:
-            buckets[state] += 1
-            if state in states.IN_PROGRESS:
-                busy.append(node)
+        buckets[state] += 1
+        if state in states.IN_PROGRESS:
+            busy.append(node)
         if node.unschedulable or not node.ready:
             down.append(node)
     return _counted(snapshot.policy, buckets, tuple(busy), tuple(down))
 
 
 def _counted(
-    policy: Policy, buckets: Mapping[State, int], busy: tuple[NodeFacts, ...], down: tuple[NodeFacts, ...]
+    policy: Policy, buckets: Mapping[State | None, int], busy: tuple[NodeFacts, ...], down: tuple[NodeFacts, ...]
 ) -> Tally:
     total = sum(number for state, number in buckets.items() if state not in states.MAINTENANCE)
     pending, about_to_be = buckets[State.UPGRADE_REQUIRED], buckets[State.CORDON_REQUIRED]
