@@ -183,6 +183,20 @@ def test_drivers_handed_over_leave_only_as_daemon_sets(release: Release, propaga
     assert [(d.obj["metadata"]["name"], d.propagation) for d in step.deletions] == [("d", propagation)]
 
 
+@pytest.mark.parametrize("by_crd", [True, False])
+def test_objects_of_an_nvidiadriver_are_left_to_it(by_crd: bool) -> None:
+    owner = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "name": "a", "uid": "a", "controller": True}
+    other = {"apiVersion": "example.com/v1", "kind": "NVIDIADriver", "name": "a", "uid": "b"}
+    have = store(
+        ds("nvidia-gpu-driver-ubuntu24.04-x", ownerReferences=[owner]),
+        ds("nvidia-driver-daemonset", ownerReferences=[other]),
+        obj("ConfigMap", "nvidia-driver-startup-probe", DRIVER, meta={"ownerReferences": [owner]}),
+    )
+    disabled = decide.steps([Rendered(DRIVER, enabled=False)], about(have, drivers_by_crd=by_crd))[0]
+    assert names_of(disabled.deletions) == ["nvidia-driver-daemonset"]
+    assert names_of(one(on(state=DRIVER), have).deletions) == []
+
+
 # --- between a write and its echo -------------------------------------------------------------------------------------
 
 

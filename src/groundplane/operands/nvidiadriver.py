@@ -61,14 +61,18 @@ class Rendered(msgspec.Struct, frozen=True):
         return [each for each in self.objects if each["kind"] == "DaemonSet"]
 
 
-def references(spec: nvd.NVIDIADriverSpec) -> References:
-    """The ConfigMaps and Secrets that a driver names and whose keys shape its objects."""
-    configs = (spec.repoConfig, spec.certConfig, spec.kernelModuleConfig, spec.virtualTopologyConfig)
-    licensing = spec.licensingConfig or nvd.DriverLicensing()
-    config_maps = (*(config.name for config in configs if config), licensing.name)
+def references(specs: Iterable[nvd.NVIDIADriverSpec]) -> References:
+    """The ConfigMaps and Secrets that drivers name and whose keys shape their objects."""
+    config_maps: set[str | None] = set()
+    secrets: set[str | None] = set()
+    for spec in specs:
+        configs = (spec.repoConfig, spec.certConfig, spec.kernelModuleConfig, spec.virtualTopologyConfig)
+        licensing = spec.licensingConfig or nvd.DriverLicensing()
+        config_maps |= {*(_name(config) for config in configs), licensing.name}
+        secrets |= {spec.secretEnv, licensing.secretName}
     return References(
         config_maps=frozenset(name for name in config_maps if name),
-        secrets=frozenset(name for name in (spec.secretEnv, licensing.secretName) if name),
+        secrets=frozenset(name for name in secrets if name),
     )
 
 

@@ -22,7 +22,7 @@ from ..operands import driver, driver_cleanup, vgpu_manager
 from ..operands.driver_cleanup import Fate
 from ..operands.facts import ClusterFacts
 from ..operands.stack import Rendered
-from .owned import Object, OwnedObjects, deleting, state_of
+from .owned import Object, OwnedObjects, deleting, of_a_driver, state_of
 from .takeover import FORMER_MANAGERS
 
 _MANAGERS: Final = "metadata.managedFields"
@@ -124,7 +124,7 @@ def steps(rendered: Sequence[Rendered], about: Context, refused: Mapping[str, st
     found: list[Step] = []
     ours: dict[str, list[dict[str, Any]]] = {}
     for obj in about.store.ours():
-        if kinds.of(obj) in about.unreadable:
+        if kinds.of(obj) in about.unreadable or of_a_driver(obj):
             continue
         ours.setdefault(state_of(obj), []).append(obj)
     for state, obj in _left(rendered, about):
@@ -205,6 +205,21 @@ def _fate(state: str, daemon_set: Object, wanted: list[Object], about: Context) 
     if not about.gpu_nodes:
         return Fate.KEEP
     return driver_cleanup.fate(daemon_set, wanted) if state in DRIVER_STATES else Fate.DELETE
+
+
+def driver_step(
+    name: str, wanted: Iterable[dict[str, Any]], live: Iterable[Object], keep: Iterable[Object], about: Context
+) -> Step:
+    """What to do about one NVIDIADriver. ``live`` are its own objects; of those not wanted, ``keep`` stay (2.4)."""
+    step = Step(name)
+    desired = {Key.of(obj): obj for obj in wanted}
+    kept = {Key.of(obj) for obj in keep} | desired.keys()
+    step.deletions = [Deletion(obj) for obj in live if Key.of(obj) not in kept and not deleting(obj)]
+    for key, obj in desired.items():
+        if key.kind is kinds.DAEMON_SET:
+            step.daemon_sets.append(key)
+        _compare(step, key, obj, about)
+    return step
 
 
 def _compare(step: Step, key: Key, obj: dict[str, Any], about: Context) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from ..api import names
 from ..cluster.apply import Key
 from ..cluster.informer import Change
-from ..cluster.kinds import Kind
+from ..cluster.kinds import NVIDIA_DRIVER, Kind
 
 Object = Mapping[str, Any]
 
@@ -42,6 +42,16 @@ class _Awaited(msgspec.Struct, frozen=True):
 def state_of(obj: Object) -> str:
     """The operand state that an object is labelled with, empty for an object that is not ours."""
     return str((obj["metadata"].get("labels") or {}).get(names.STATE_LABEL, ""))
+
+
+def of_a_driver(obj: Object) -> bool:
+    """It belongs to an NVIDIADriver, which looks after it; a ClusterPolicy leaves it alone (contract 2.5)."""
+    owners = obj["metadata"].get("ownerReferences") or ()
+    return any(each.get("kind") == NVIDIA_DRIVER.kind for each in owners if _group(each) == NVIDIA_DRIVER.group)
+
+
+def _group(reference: Mapping[str, Any]) -> str:
+    return str(reference.get("apiVersion", "")).rpartition("/")[0]
 
 
 def deleting(obj: Object) -> bool:
