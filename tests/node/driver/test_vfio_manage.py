@@ -7,6 +7,7 @@ import pytest
 from node.fakeprocess import FakeProcess
 
 from groundplane.node import vfio
+from groundplane.node.cdi.roots import NULL_DEVICES
 from groundplane.node.driver import vfiomanage
 from groundplane.node.process import Completed
 
@@ -22,7 +23,7 @@ broken line
 
 
 class Machine(FakeProcess):
-    """A machine whose files in sysfs do as the kernel's, when :meth:`settle` looks at them."""
+    """A machine with some devices; what the kernel is told stays in the files of its sysfs."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -80,7 +81,7 @@ def test_devices(machine: Machine) -> None:
     assert sorted(found) == [GPU, CARD, SOUND, SWITCH]
     assert [address for address, each in found.items() if each.gpu] == [GPU, CARD]
     assert [address for address, each in found.items() if each.switch] == [SWITCH]
-    assert found[GPU].driver == "nvidia" and found[SWITCH].driver == "" and not found[GPU].passed_through
+    assert found[GPU].driver == "nvidia" and found[SWITCH].driver == ""
     assert vfio.companion(machine.kernel, found[CARD]) == SOUND
     assert vfio.companion(machine.kernel, found[GPU]) == ""
     assert vfio.device(machine.kernel, "0000:ff:00.0") is None
@@ -94,7 +95,7 @@ def test_unbind_takes_from_drivers_for_virtual_machines_alone(machine: Machine, 
     machine.drive(GPU, driver)
     override = "vfio-pci" if freed else "(null)"
     machine.write_kernel(f"{vfio.DEVICES}/{GPU}/driver_override", f"{override}\n")
-    assert vfio.unbind_all(machine.kernel) == ([GPU] if freed else [])
+    assert vfio.unbind_all(machine) == ([GPU] if freed else [])
     assert machine.said(f"{vfio.DRIVERS}/{driver}/unbind") == (GPU if freed else "")
     assert machine.said(f"{vfio.DEVICES}/{GPU}/driver_override") == ("\n" if freed else "(null)\n")
 
@@ -102,19 +103,19 @@ def test_unbind_takes_from_drivers_for_virtual_machines_alone(machine: Machine, 
 def test_unbind_takes_the_companion_and_names_all_that_fail(machine: Machine) -> None:
     for address in (GPU, CARD, SOUND):
         machine.drive(address, "vfio-pci")
-    assert vfio.unbind_all(machine.kernel) == [GPU, CARD]
+    assert vfio.unbind_all(machine) == [GPU, CARD]
     assert machine.said(f"{vfio.DRIVERS}/vfio-pci/unbind") == SOUND  # the last that was written
     machine.kernel.remove(f"{vfio.DRIVERS}/vfio-pci/unbind")
     machine.kernel.mkdir(f"{vfio.DRIVERS}/vfio-pci/unbind")
     with pytest.raises(vfio.VfioError) as caught:
-        vfio.unbind_all(machine.kernel)
+        vfio.unbind_all(machine)
     assert f"{GPU} cannot be taken from vfio-pci" in str(caught.value) and f"; {CARD} cannot" in str(caught.value)
 
 
 def test_unbind_of_switches(machine: Machine) -> None:
     machine.drive(SWITCH, "vfio-pci")
-    assert vfio.unbind_all(machine.kernel) == []
-    assert vfio.unbind_all(machine.kernel, switches=True) == [SWITCH]
+    assert vfio.unbind_all(machine) == []
+    assert vfio.unbind_all(machine, switches=True) == [SWITCH]
 
 
 BEST = [
@@ -184,6 +185,16 @@ async def test_a_module_that_cannot_be_loaded(machine: Machine) -> None:
     machine.commands["modprobe"] = lambda argv, env, stdin: Completed(0, "", "")
     assert await machine.manage("bind", "--all") == 1
     assert "there is no such driver" in machine.stderr
+
+
+async def test_on_a_simulated_machine_the_links_change(machine: Machine) -> None:
+    simulated = {NULL_DEVICES: "true"}
+    assert await machine.manage("bind", "--all", **simulated) == 0
+    drivers = {each.address: each.driver for each in vfio.devices(machine.kernel)}
+    assert drivers == {GPU: "vfio-pci", CARD: "vfio-pci", SOUND: "vfio-pci", SWITCH: ""}
+    assert await machine.manage("unbind", "--all", **simulated) == 0
+    assert {each.driver for each in vfio.devices(machine.kernel)} == {""}
+    assert not machine.executed
 
 
 NOTHING = [(OTHER, "is no GPU"), (SOUND, "is no GPU"), (SWITCH, "BIND_NVSWITCHES=true"), ("0000:ff:00.0", "is no GPU")]

@@ -156,7 +156,7 @@ class Host:
 
     async def unbind_vfio(self) -> None:
         """Take GPUs back from virtual machines; it waits for those that still run. Raises VfioError."""
-        for address in await asyncio.to_thread(vfio.unbind_all, self._process.kernel):
+        for address in await asyncio.to_thread(vfio.unbind_all, self._process):
             self._log.info(f"took GPU {address} from the driver for virtual machines")
 
     # --- what must be there -------------------------------------------------------------------------------------------

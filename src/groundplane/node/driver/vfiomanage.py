@@ -1,7 +1,7 @@
 """`vfio-manage`: gives this machine's GPUs to virtual machines (bind), and takes them back (unbind).
 
-The VFIO manager's container runs it (contracts/control-plane.md 6). A device gets the driver that the kernel's list of
-aliases names for it, which is mostly ``vfio-pci``. All devices are tried; any that fails makes the program fail.
+The VFIO manager's container runs it (contracts/control-plane.md 4.3). A device gets the driver that the kernel's list
+of aliases names for it, mostly ``vfio-pci``. All devices are tried; any that fails makes the program fail.
 """
 
 import asyncio
@@ -114,11 +114,11 @@ async def _failed(process: Process, wanted: Wanted, device: Device) -> str:
     """Do what is wanted with a device; its address if that failed."""
     try:
         if wanted.verb == "bind":
-            driver = await _driver(process, wanted, device)
-            moved = await _in_kernel(lambda: vfio.bind(process.kernel, device, driver))
+            driver = await vfio.driver_name(process, best(process, device), wanted.host_root)
+            moved = await _in_kernel(lambda: vfio.bind(process, device, driver))
             process.log.info(f"{device.address}: {'bound to' if moved else 'has'} {driver}")
         else:
-            freed = await _in_kernel(lambda: vfio.unbind(process.kernel, device))
+            freed = await _in_kernel(lambda: vfio.unbind(process, device))
             process.log.info(f"{device.address}: {f'taken from {device.driver}' if freed else 'no VM driver has it'}")
     except (OSError, VfioError) as error:
         process.log.error(f"{device.address}: cannot {wanted.verb} it: {error}")
@@ -129,27 +129,6 @@ async def _failed(process: Process, wanted: Wanted, device: Device) -> str:
 async def _in_kernel(order: Callable[[], bool]) -> bool:
     """An order to the kernel, which waits as long as somebody uses the device."""
     return await asyncio.to_thread(order)
-
-
-async def _driver(process: Process, wanted: Wanted, device: Device) -> str:
-    """The name in sysfs of the driver for a device, which is loaded if it is not. Raises VfioError and OSError."""
-    module = best(process, device)
-    if (known := _known(process, module)) is None:
-        chroot = () if wanted.host_root in ("", "/") else ("chroot", wanted.host_root)
-        done = await process.execute((*chroot, "modprobe", module))
-        if done.code:
-            said = (done.err or done.out).strip() or f"modprobe ended with {done.code}"
-            raise VfioError(f"module {module} cannot be loaded: {said}")
-        known = _known(process, module)
-    if known is None:
-        raise VfioError(f"module {module} is loaded, but there is no such driver in {vfio.DRIVERS}")
-    return known
-
-
-def _known(process: Process, module: str) -> str | None:
-    """A module's driver in sysfs, whose name may have dashes where the module's has underscores."""
-    names = (module, module.replace("_", "-"))
-    return next((name for name in names if process.kernel.is_dir(f"{vfio.DRIVERS}/{name}")), None)
 
 
 def best(process: Process, device: Device) -> str:
