@@ -53,7 +53,7 @@ class Device(msgspec.Struct, frozen=True):
 
 
 def passes_through(driver: str) -> bool:
-    """Whether a driver is of the vfio family: ``vfio-pci``, or one for a certain device, as ``nvgrace_gpu_vfio_pci``."""
+    """Whether a driver is of the vfio family: ``vfio-pci``, or a certain device's, as ``nvgrace_gpu_vfio_pci``."""
     return "vfio" in driver
 
 
