@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from deploy import golang, hostprogram
+from groundplane.node.metrics import settings
 from groundplane.node.toolkit.settings import HOST_PROGRAM
 
 from . import archive, compiled, contents, debian, interpreter, launcher, tools, wheels
@@ -108,6 +109,7 @@ class Assembly:
         wheels.lay_out([own], application / python.packages)
         _install_launcher(application)
         _install_host_program(application, tree)
+        _install_counters(application)
         self.parts = Parts(base, dependencies, application, tuple(packages), python, own.name.split("-")[1])
         self._check_libraries()
 
@@ -153,6 +155,14 @@ def _install_host_program(root: Path, tree: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(built, path)
     path.chmod(0o755)
+
+
+def _install_counters(root: Path) -> None:
+    """The exporter's counters files, where operands name them and people look for them."""
+    for name, text in settings.files().items():
+        path = root / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 def write_tree(target: Path, tree: Path = TREE) -> None:

@@ -160,8 +160,11 @@ async def lab() -> AsyncIterator[Lab]:
 async def read_figures(lab: Lab, text: str | None, status: int = 200, offered: int = 2) -> str:
     """Let a node's exporter answer so, or have none; what the step ends with."""
 
+    async def answer(_path: str) -> Response:
+        return Response(status, text or "")
+
     async def exporter(ctx: ContainerContext) -> int:
-        ctx.serve(demo.EXPORTER_PORT, lambda _path: Response(status, text or ""))
+        ctx.serve(demo.EXPORTER_PORT, answer)
         await ctx.stopped()
         return 0
 
@@ -236,7 +239,7 @@ async def test_the_check_names_the_lowest_missing_layer(
         async with lab.client() as client:
             log = "".join([line async for line in client.logs("cuda-check-bare", "default")])
         assert phase() == "Failed"
-    assert f"layer '{layer}'" in log
+    assert f"Missing layer: {layer}: " in log
 
 
 async def test_a_runtime_class_of_another_name_reaches_the_gpu_all_the_same() -> None:

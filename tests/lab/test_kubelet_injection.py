@@ -146,7 +146,10 @@ def test_what_a_container_gets_of_cdi_devices(folder: Path) -> None:
     got = injection.inject(host, handler="", env={}, named=["x.test/gpu=b", "x.test/gpu=b"])
     assert [gpu.index for gpu in got.gpus] == [1]
     assert (got.driver, got.env) == (True, {"A": "b=c"})
-    assert got.mounts == (("/usr/lib64/libcuda.so.1", "/opt/libcuda.so.580.1", True),)
+    assert got.mounts == (
+        ("/usr/lib64/libcuda.so.1", "/opt/libcuda.so.580.1", True),
+        ("/dev/nvidia1", "/dev/nvidia1", False),
+    )
     assert injection.inject(host, handler="", env={"NVIDIA_VISIBLE_DEVICES": "all"}, named=[]) == injection.Injection()
 
 

@@ -18,8 +18,15 @@ PODS = "/api/v1/namespaces/default/pods"
 
 async def pages(ctx: ContainerContext) -> int:
     """Answer with what was asked for; `/missing` is not there."""
-    ctx.serve(8080, lambda path: Response(404 if path == "/missing" else 200, f"asked for {path}\n"))
-    ctx.serve(9090, lambda path: Response(200, "the other port\n"))
+
+    async def asked(path: str) -> Response:
+        return Response(404 if path == "/missing" else 200, f"asked for {path}\n")
+
+    async def other(_path: str) -> Response:
+        return Response(200, "the other port\n")
+
+    ctx.serve(8080, asked)
+    ctx.serve(9090, other)
     await ctx.stopped()
     return 0
 

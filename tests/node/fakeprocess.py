@@ -1,8 +1,10 @@
 """A node program's world in a test: a folder for the container's files, one for the machine, signals by hand."""
 
 import asyncio
+import contextlib
 import datetime
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -88,6 +90,21 @@ class FakeProcess:
         if command is None:
             raise FileNotFoundError(2, "No such file or directory", argv[0])
         return command(argv, {**self.env, **(env or {})}, stdin)
+
+    @contextlib.asynccontextmanager
+    async def serve(
+        self,
+        connection: Callable[[], asyncio.BaseProtocol],
+        host: str | None,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> AsyncIterator[int]:
+        server = await asyncio.get_running_loop().create_server(connection, host, port, ssl=tls)
+        try:
+            yield int(server.sockets[0].getsockname()[1])
+        finally:
+            server.close()
 
     def processes(self) -> Iterable[Listed]:
         return list(self.listed)

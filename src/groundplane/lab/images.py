@@ -3,22 +3,12 @@
 Keys are the last component of an image's repository. Every image has a base system (`BASE`) and a shell besides.
 """
 
+from ..node.metrics.settings import files as counters_files
 from ..node.toolkit.settings import HOST_PROGRAM
 from .nodeprograms import program
 from .programs import Image, Program
 from .shell import hostcommands, interpreter, utilities
-from .standins import (
-    cuda_check,
-    dcgm,
-    dcgm_exporter,
-    driver,
-    driver_manager,
-    generic,
-    mps_control,
-    nvidia_smi,
-    sandbox,
-    validator,
-)
+from .standins import dcgm, driver, driver_manager, generic, mps_control, nvidia_smi, sandbox
 
 INTERPRETER: Program = interpreter.main
 SHELLS: dict[str, Program] = dict.fromkeys(("sh", "bash", "ash", "dash"), interpreter.main)
@@ -34,14 +24,13 @@ _PLUGIN: dict[str, Program] = {
 _GPU_ENV = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 """What images made from NVIDIA's CUDA images carry: with the NVIDIA runtime they see all GPUs."""
 
-_CUDA: dict[str, Program] = {"vectorAdd": cuda_check.run}
+_CUDA: dict[str, Program] = {"vectorAdd": program("vectorAdd")}
+_VALIDATOR: dict[str, Program] = {"nvidia-validator": program("nvidia-validator"), **_CUDA}
 
 IMAGES: dict[str, Image] = {
     # the operator's operands
-    "gpu-operator": Image(
-        ("nvidia-validator",), {"nvidia-validator": validator.run, "vfio-manage": sandbox.vfio_manage, **_CUDA}
-    ),
-    "gpu-operator-validator": Image(("nvidia-validator",), {"nvidia-validator": validator.run, **_CUDA}),
+    "gpu-operator": Image(("nvidia-validator",), {**_VALIDATOR, "vfio-manage": sandbox.vfio_manage}),
+    "gpu-operator-validator": Image(("nvidia-validator",), _VALIDATOR),
     "driver": Image(("nvidia-driver", "init"), {"nvidia-driver": driver.run, "nvidia-smi": nvidia_smi.run}),
     "k8s-driver-manager": Image(
         ("driver-manager",), {"driver-manager": driver_manager.run, "vfio-manage": sandbox.vfio_manage}
@@ -55,7 +44,9 @@ IMAGES: dict[str, Image] = {
     ),
     "k8s-device-plugin": Image(("nvidia-device-plugin",), _PLUGIN, _GPU_ENV),
     "dcgm": Image(("nv-hostengine",), {"nv-hostengine": dcgm.run}, _GPU_ENV),
-    "dcgm-exporter": Image(("dcgm-exporter",), {"dcgm-exporter": dcgm_exporter.run}, _GPU_ENV),
+    "dcgm-exporter": Image(
+        ("dcgm-exporter",), {"dcgm-exporter": program("dcgm-exporter")}, _GPU_ENV, files=counters_files()
+    ),
     "k8s-mig-manager": Image(
         ("nvidia-mig-manager",),
         {name: program(name) for name in ("nvidia-mig-manager", "nvidia-mig-parted")},

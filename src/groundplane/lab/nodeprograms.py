@@ -7,9 +7,11 @@ it finds in the simulated host; the API server it reaches over HTTP, as its pod'
 import asyncio
 import contextlib
 import datetime
+import errno
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ..api.release import Release
@@ -24,8 +26,11 @@ from ..node.ownprocess import DEVICES, RELEASE_ENV
 from ..node.process import Completed, Listed, Log
 from . import subresources
 from .api import Api
+from .pages import Pages
 from .programs import CommandNotFoundError, ContainerContext, Program, Stdin
 
+EPHEMERAL_PORTS = range(32768, 61000)
+"""Ports of a container for programs to which any will do."""
 TOKEN_S = 10 * 365 * 86400
 """How long a token is good for, in cluster seconds: nothing renews it."""
 
@@ -89,6 +94,26 @@ class LabProcess:
         except CommandNotFoundError as error:
             raise FileNotFoundError(2, str(error), argv[0]) from error
         return Completed(code, out.decode(errors="replace"), err.decode(errors="replace"))
+
+    @contextlib.asynccontextmanager
+    async def serve(
+        self,
+        connection: Callable[[], asyncio.BaseProtocol],
+        host: str | None,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> AsyncIterator[int]:
+        """Serve a port of the container to probes and to who asks through the API server, whatever address is named."""
+        ports = self._ctx.container.ports
+        number = port or next(each for each in EPHEMERAL_PORTS if each not in ports)
+        if number in ports:
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        self._ctx.container.listen(number, Pages(connection, tls))
+        try:
+            yield number
+        finally:
+            ports.pop(number, None)
 
     def processes(self) -> Iterator[Listed]:
         """The processes of the container, and of its pod's others where they share their PID namespace."""

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, Self
 from ..cluster.config import Config
 from ..node.hostroot import MAX_LINKS, HostRoot, parts, write_atomic
 from .clock import LabClock
+from .driverfiles import DRIVER_BIN
 from .host import Gpu, SimulatedHost
 from .resources import Resource
 
@@ -38,8 +39,8 @@ class Response(NamedTuple):
     content_type: str = "text/plain; charset=utf-8"
 
 
-Handler = Callable[[str], Response]
-"""Answers a GET of a path (with query)."""
+Handler = Callable[[str], Awaitable[Response]]
+"""Answers a GET of a path (with query). Raises OSError if no answer comes."""
 
 
 class ApiClient(Protocol):
@@ -186,6 +187,10 @@ class Container:
     identity: Callable[[], Config] | None = None
     """How the pod's service account reaches the API server over HTTP, where there is such a server."""
     _running: dict[int, Signalled] = field(default_factory=dict)
+    _mounted_at: dict[str, Mount] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._mounted_at = {mount.at.rstrip("/"): mount for mount in self.mounts}
 
     @contextlib.contextmanager
     def runs(self, process: Signalled) -> Iterator[None]:
@@ -236,14 +241,12 @@ class Container:
 
     def _mounted(self, path: str) -> tuple[Mount, str]:
         """What a path of the container lies in, and its path there; paths are texts, as this is asked all the time."""
-        best, length = None, -1
-        for mount in self.mounts:
-            at = mount.at.rstrip("/")
-            if len(at) >= length and (path == at or path.startswith(at + "/")):
-                best, length = mount, len(at)
-        if best is None:
-            return Mount("/", self.rootfs, ""), path
-        return best, f"{best.inside}{path[length:]}"
+        at = path
+        while (mount := self._mounted_at.get(at)) is None:
+            if not at:
+                return Mount("/", self.rootfs, ""), path
+            at = at.rpartition("/")[0]
+        return mount, f"{mount.inside}{path[len(at) :]}"
 
     def names_in(self, folder: str) -> list[str]:
         """Names a program finds in a container folder, mount points included."""
@@ -459,8 +462,8 @@ class ProgramRegistry:
         """The program behind a command in a container. CommandNotFoundError if there is none."""
         if not argv:
             raise CommandNotFoundError("")
-        name = argv[0].rsplit("/", 1)[-1]
-        injected = self._injected if container.driver_injected else {}
+        folder, _, name = argv[0].rpartition("/")
+        injected = self._injected if container.driver_injected or folder == DRIVER_BIN else {}
         for table in (container.image.executables, self._base, injected):
             if name in table:
                 return table[name]

@@ -5,13 +5,14 @@ On a machine that is simulated (the test nodes, where no GPU is) ``GROUNDPLANE_S
 """
 
 import asyncio
+import contextlib
 import datetime
 import gc
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
@@ -20,6 +21,8 @@ from .hostroot import HostRoot
 from .process import SIGNALS, Completed, Listed, Log, NodeProgram
 
 if TYPE_CHECKING:
+    import ssl
+
     from ..cluster.client import Client
     from .devices.source import Source
 
@@ -113,6 +116,22 @@ class OwnProcess:
                 raise
             code = process.returncode if process.returncode is not None else _FAILED
             return Completed(code, _printed(out), _printed(err))
+
+    @contextlib.asynccontextmanager
+    async def serve(
+        self,
+        connection: Callable[[], asyncio.BaseProtocol],
+        host: str | None,
+        port: int,
+        *,
+        tls: "ssl.SSLContext | None" = None,
+    ) -> AsyncIterator[int]:
+        """Serve a TCP port; connections that are open at the end are the caller's to close."""
+        server = await asyncio.get_running_loop().create_server(connection, host, port, ssl=tls)
+        try:
+            yield int(server.sockets[0].getsockname()[1])
+        finally:
+            server.close()
 
     def processes(self) -> Iterator[Listed]:
         """The processes that ``/proc`` shows in this container."""

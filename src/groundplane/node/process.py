@@ -13,6 +13,7 @@ import asyncio
 import datetime
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -20,6 +21,8 @@ from ..api.release import Release
 from .hostroot import HostRoot
 
 if TYPE_CHECKING:
+    import ssl
+
     from ..cluster.client import Client
     from .devices.source import Source
 
@@ -124,6 +127,20 @@ class Process(Protocol):
 
     async def execute(self, argv: Sequence[str], *, env: Mapping[str, str] | None = None, stdin: str = "") -> Completed:
         """Run a command to its end; ``env`` is added to the program's own. FileNotFoundError if there is none."""
+
+    def serve(
+        self,
+        connection: Callable[[], asyncio.BaseProtocol],
+        host: str | None,
+        port: int,
+        *,
+        tls: "ssl.SSLContext | None" = None,
+    ) -> AbstractAsyncContextManager[int]:
+        """Serve a port of the container (0: any that is free) while the context lasts, which gives the port's number.
+
+        Each connection is handled by what ``connection`` makes for it, an aiohttp runner's ``server`` for instance.
+        ``host`` is the address to listen at, None for all. Raises OSError, as where the port is taken.
+        """
 
     def processes(self) -> Iterable[Listed]:
         """The processes of the PID namespace, by number."""

@@ -1,9 +1,8 @@
 """The node-status exporter: contracts/mig-exporter-validator.md 6.7."""
 
 import asyncio
-import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Mapping
 
 import aiohttp
 import pytest
@@ -190,25 +189,6 @@ async def test_6_7_a_port_that_is_taken(world: World) -> None:
         taken.listen()
         assert await world.run("metrics", METRICS_PORT=str(taken.getsockname()[1])) == 1
     assert "Error: cannot listen on port" in world.process.stderr
-
-
-async def test_another_may_serve_the_metrics(world: World) -> None:
-    served: dict[int, Callable[[], bytes]] = {}
-
-    @contextlib.asynccontextmanager
-    async def listen(port: int, text: Callable[[], bytes]) -> AsyncIterator[None]:
-        served[port] = text
-        try:
-            yield
-        finally:
-            del served[port]
-
-    world.process.env = {"COMPONENT": "metrics", "NODE_NAME": NODE, "METRICS_PORT": "8000"}
-    world.running = asyncio.create_task(main.run(world.process, listen=listen))
-    text = await until(lambda: served.get(8000), "the port")
-    assert values(text().decode()).keys() == GAUGES.keys()
-    assert await world.stop() == 1
-    assert not served
 
 
 async def test_6_1_a_signal_ends_the_exporter(exported: Exported, world: World) -> None:

@@ -24,7 +24,7 @@ class InjectionError(RuntimeError):
 class Injection(NamedTuple):
     """What was added. `driver` says whether the driver's libraries are in the container.
 
-    `mounts` are (path in the container, path on the host, read-only).
+    `mounts` are (path in the container, path on the host, read-only), device nodes among them.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -42,12 +42,13 @@ def inject(host: SimulatedHost, *, handler: str, env: Mapping[str, str], named: 
     binary = host.runtime_handlers.get(handler, "")
     if not edits and shim.is_shim(binary):
         edits = _edits(host, *shim.request(host, binary, env))
-    nodes = {node.path for node in edits.device_nodes}
+    nodes = {node.path: node.host_path or node.path for node in edits.device_nodes}
+    files = ((mount.container_path, mount.host_path, "ro" in mount.options) for mount in edits.mounts)
     return Injection(
         gpus=tuple(gpu for gpu in host.gpus if gpu.device_node in nodes),
         driver=any("/libcuda.so" in mount.container_path for mount in edits.mounts),
         env=dict(variable.split("=", 1) for variable in edits.env),
-        mounts=tuple((mount.container_path, mount.host_path, "ro" in mount.options) for mount in edits.mounts),
+        mounts=(*files, *((path, source, False) for path, source in nodes.items())),
     )
 
 

@@ -265,7 +265,10 @@ class Kubelet:
             process = self.runtime.last(worker.uid, state.name)
             handler = process.container.ports.get(port) if process and process.running else None
             if handler is not None:
-                response = handler(path)
+                try:
+                    response = await handler(path)
+                except OSError as error:
+                    raise StatusError(502, "BadGateway", f"port {port} of pod {ns}/{pod}: {error}") from error
                 return response.status, response.body
         raise StatusError(503, "ServiceUnavailable", f"nothing listens on port {port} of pod {ns}/{pod}")
 

@@ -80,7 +80,10 @@ async def _check(probe: Probe, process: Process, runtime: ContainerRuntime) -> t
     handler = process.container.ports[port]
     if kind != "httpGet" or handler is None:
         return True, ""
-    status = handler(probe[kind].get("path") or "/").status
+    try:
+        status = (await handler(probe[kind].get("path") or "/")).status
+    except OSError as error:
+        return False, f"Get http://{address}: {error.strerror or error}"
     return 200 <= status < 400, f"HTTP probe failed with statuscode: {status}"
 
 

@@ -24,8 +24,8 @@ class NodeContainer(Container):
         return self.env.get("NODE_NAME") or self.host.spec.name
 
     def listen(self, port: int, handler: Handler | None) -> None:
-        """Listen on a port, until the process ends."""
-        serving.serve(port, handler)
+        """Accept connections on a port until the process ends; what has pages is a shipped program, with a server."""
+        serving.serve(port)
         self.ports[port] = handler
 
     def unmount(self, path: str) -> None:

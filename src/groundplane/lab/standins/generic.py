@@ -11,8 +11,12 @@ async def pause(ctx: ContainerContext) -> int:
 
 async def web(ctx: ContainerContext) -> int:
     """Answer every request on the container's declared ports, or on 80."""
+
+    async def page(path: str) -> Response:
+        return Response(200, f"{ctx.pod['metadata']['name']}{path}\n")
+
     ports = [int(port["containerPort"]) for port in ctx.container.spec.get("ports") or ()]
     for port in ports or [80]:
-        ctx.serve(port, lambda path: Response(200, f"{ctx.pod['metadata']['name']}{path}\n"))
+        ctx.serve(port, page)
     await ctx.stopped()
     return 0

@@ -4,9 +4,16 @@ Each checks what it needs of the simulated host, marks what it would do and wait
 """
 
 from ...api import names
+from ...node.hostroot import HostRoot
+from .. import driverfiles
 from ..programs import ContainerContext
+from . import driver
 
+PCI = "/sys/bus/pci/devices"
 VFIO = "/sys/bus/pci/drivers/vfio-pci"
+MDEV_PARENTS = "/sys/class/mdev_bus"
+MDEV_DEVICES = "/sys/bus/mdev/devices"
+VGPU_MODULES = ("nvidia", "nvidia_vgpu_vfio")
 
 
 async def vfio_manage(ctx: ContainerContext) -> int:
@@ -19,22 +26,35 @@ async def vfio_manage(ctx: ContainerContext) -> int:
         ctx.error("vfio-manage: the NVIDIA driver holds the GPUs; unload it first")
         return 1
     for gpu in ctx.host.gpus:
+        bound = f"{PCI}/{gpu.pci_address}/driver"
         if action == "bind":
             ctx.host.root.write_atomic(f"{VFIO}/{gpu.pci_address}", "")
+            ctx.host.root.symlink(bound, "../../drivers/vfio-pci")
         else:
             ctx.host.root.remove(f"{VFIO}/{gpu.pci_address}")
+            ctx.host.root.remove(bound)
         ctx.log(f"{action} {gpu.pci_address}")
     return 0
 
 
 async def vgpu_manager(ctx: ContainerContext) -> int:
-    """The vGPU manager's `nvidia-driver init`."""
-    if not ctx.host.gpus:
+    """The vGPU manager's `nvidia-driver init`: its modules and files, and GPUs that can be parents of vGPU devices."""
+    host = ctx.host
+    if not host.gpus:
         ctx.error("No NVIDIA GPU detected on this node")
         return 1
-    ctx.host.load_module("nvidia_vgpu_vfio")
+    version, root = driver.version_of(str(ctx.container.spec["image"])), HostRoot(ctx.path(names.DRIVER_ROOT))
+    for module in VGPU_MODULES:
+        host.load_module(module, version=version)
+    driverfiles.write(root, version, driverfiles.CONTAINER_LIBRARIES)
+    for gpu in host.gpus:
+        host.root.symlink(f"{MDEV_PARENTS}/{gpu.pci_address}", f"../../bus/pci/devices/{gpu.pci_address}")
     await ctx.stopped()
-    ctx.host.unload_module("nvidia_vgpu_vfio")
+    for gpu in host.gpus:
+        host.root.remove(f"{MDEV_PARENTS}/{gpu.pci_address}")
+    driverfiles.remove(root, driverfiles.CONTAINER_LIBRARIES)
+    for module in reversed(VGPU_MODULES):
+        host.unload_module(module)
     return 0
 
 
@@ -44,7 +64,9 @@ async def vgpu_device_manager(ctx: ContainerContext) -> int:
         ctx.error("the vGPU manager is not loaded")
         return 1
     for gpu in ctx.host.gpus:
-        ctx.host.root.write_atomic(f"/sys/bus/mdev/devices/{gpu.uuid.removeprefix('GPU-')}", "")
+        name = gpu.uuid.removeprefix("GPU-")
+        ctx.host.root.mkdir(f"{PCI}/{gpu.pci_address}/{name}")
+        ctx.host.root.symlink(f"{MDEV_DEVICES}/{name}", f"../../pci/devices/{gpu.pci_address}/{name}")
     await ctx.stopped()
     return 0
 

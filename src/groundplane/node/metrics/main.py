@@ -7,7 +7,6 @@ file that becomes wrong later is told, and the one before stays.
 
 import asyncio
 import contextlib
-import importlib.resources
 import json
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -109,8 +108,7 @@ class Exporter:
             await self._first_samples()
             config = self._web_config()
             self._server = Server(self, config, debug=self._settings.pprof)
-            stack.push_async_callback(self._server.stop)
-            await self._serve(self._server)
+            await self._serve(self._server, stack)
             await wait_any(self._until_told(config.certificate or ()), background.failure())
 
     def _works(self) -> list[Callable[[], Work]]:
@@ -144,10 +142,10 @@ class Exporter:
             count = len(self._sampler.gpus)
             raise StartError(f"--devices names what is not there: {', '.join(absent)}; this machine has {count} GPUs")
 
-    async def _serve(self, server: Server) -> None:
+    async def _serve(self, server: Server, stack: contextlib.AsyncExitStack) -> None:
         wanted = self._settings
         try:
-            port = await server.start(wanted.host, wanted.port)
+            port = await stack.enter_async_context(server.serving(self._process, wanted.host, wanted.port))
         except OSError as error:
             raise StartError(f"cannot serve at {wanted.host or ''}:{wanted.port}: {error.strerror or error}") from error
         self._log.info(f"serving at port {port}: {len(self._counters.series)} series of {len(self._sampler.gpus)} GPUs")
@@ -244,7 +242,7 @@ class Exporter:
         file = self._process.path(name)
         folder, _, last = name.rpartition("/")
         if not file.exists() and folder == options.FOLDER and last in options.SHIPPED:
-            return (importlib.resources.files(__package__) / last).read_text(encoding="utf-8"), f"{last} (shipped)"
+            return options.shipped(last), f"{last} (shipped)"
         try:
             return file.read_text(encoding="utf-8"), name
         except (OSError, UnicodeDecodeError) as error:

@@ -4,16 +4,18 @@ What is on them is asked of an :class:`Exporter`; who may see them is ``webconfi
 """
 
 import asyncio
+import contextlib
 import json
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, Protocol
 from weakref import WeakSet
 
 from aiohttp import web
 
+from ..process import Process
 from .text import CONTENT_TYPE
 from .webconfig import Gate, WebConfig
 
@@ -60,7 +62,6 @@ class Server:
             app.router.add_get("/debug/state", self._state)
             app.router.add_get("/debug/stacks", self._stacks)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-        self._listening: asyncio.Server | None = None
         self._spoken: WeakSet[asyncio.BaseTransport] = WeakSet()
         """Connections over which something was asked."""
 
@@ -71,18 +72,15 @@ class Server:
         self.gate = Gate(config.users)
         self.headers = dict(config.headers)
 
-    async def start(self, host: str | None, port: int) -> int:
-        """Begin to serve; the port. OSError if it is taken."""
+    @contextlib.asynccontextmanager
+    async def serving(self, process: Process, host: str | None, port: int) -> AsyncIterator[int]:
+        """Serve while the context lasts, which gives the port. OSError if it is taken."""
         await self._runner.setup()
-        loop = asyncio.get_running_loop()
-        self._listening = await loop.create_server(self._connection, host, port, ssl=self._tls)
-        return int(self._listening.sockets[0].getsockname()[1])
-
-    async def stop(self) -> None:
-        """End."""
-        if self._listening is not None:
-            self._listening.close()
-        await self._runner.cleanup()
+        try:
+            async with process.serve(self._connection, host, port, tls=self._tls) as number:
+                yield number
+        finally:
+            await self._runner.cleanup()
 
     def _connection(self) -> asyncio.Protocol:
         """A new connection; one over which nothing is asked in time is cut."""

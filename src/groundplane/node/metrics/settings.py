@@ -4,6 +4,7 @@ Every option of NVIDIA's exporter is known. What needs a DCGM host engine, of wh
 warned of here, so that nobody believes it to be at work.
 """
 
+import importlib.resources
 import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -21,6 +22,16 @@ SHIPPED: Final = ("default-counters.csv", "dcp-metrics-included.csv")
 """Counters files that come with the exporter; one in :data:`FOLDER` goes before."""
 NO_CONFIG_MAP: Final = "none"
 UID, DEVICE_NAME = "uid", "device-name"
+
+
+def files() -> dict[str, str]:
+    """The counters files that an image of the exporter has, path to content."""
+    return {f"{FOLDER}/{name}": shipped(name) for name in SHIPPED}
+
+
+def shipped(name: str) -> str:
+    """The content of a file of :data:`SHIPPED`."""
+    return (importlib.resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
 def _option(name: str, env: str, type_: options.Type, default: Any, about: str, *flags: str) -> Option:

@@ -184,7 +184,7 @@ async def _in_container(context: Context, tell: Callable[[str], None]) -> Driver
     tool = _required(root, here, TOOL, TOOL_FOLDERS)
     preload = ":".join(filter(None, (library, process.env.get("LD_PRELOAD", ""))))
     tell(await context.smi.run((tool, *arguments(settings)), env={"LD_PRELOAD": preload}))
-    own = root.is_dir("/dev")
+    own = process.path(f"{here}/dev").is_dir()
     return Driver(
         False,
         settings.driver_dir,

@@ -6,7 +6,7 @@ nothing. The driver is looked at without waiting and without touching status fil
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from aiohttp import web
@@ -46,29 +46,6 @@ UNKNOWN: Final = -1
 PATH: Final = "/metrics"
 
 
-Listen = Callable[[int, Callable[[], bytes]], contextlib.AbstractAsyncContextManager[None]]
-"""Serves a text, made anew for each scrape, on a port, while the context lasts."""
-
-
-@contextlib.asynccontextmanager
-async def _listening(port: int, text: Callable[[], bytes]) -> AsyncIterator[None]:
-    async def metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    app = web.Application()
-    app.router.add_get(PATH, metrics)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        try:
-            await web.TCPSite(runner, port=port).start()
-        except OSError as error:
-            raise ValidationError(f"cannot listen on port {port} for the metrics: {error.strerror or error}") from error
-        yield
-    finally:
-        await runner.cleanup()
-
-
 class Exporter:
     """Looks at the node and serves what it finds."""
 
@@ -90,21 +67,35 @@ class Exporter:
         """The metrics, in Prometheus' text format."""
         return generate_latest(self._registry)
 
-    async def run(self, listen: Listen | None = None) -> None:
-        """Serve until cancelled, on the container's port unless ``listen`` serves in another way.
-
-        Raises :class:`~.errors.ValidationError` if it cannot listen.
-        """
+    async def run(self) -> None:
+        """Serve until cancelled. Raises :class:`~.errors.ValidationError` if it cannot listen."""
         self._set(f"{PREFIX}_metrics_ready_ts_seconds", self._now())
-        port = self._context.settings.port
-        async with (listen or _listening)(port, self.text):
-            self._context.process.log.info(f"Serving the node's metrics on port {port}, {PATH}")
-            await asyncio.gather(
-                self._every(FILES_S, self.look_at_files),
-                self._every(DRIVER_S, self.look_at_driver),
-                self._every(DEVICES_S, self.look_at_devices),
-                self._every(PCI_S, self.look_at_bus),
-            )
+        app = web.Application()
+        app.router.add_get(PATH, self._metrics)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        assert runner.server is not None
+        process, port = self._context.process, self._context.settings.port
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(runner.cleanup)
+            try:
+                await stack.enter_async_context(process.serve(runner.server, None, port))
+            except OSError as error:
+                reason = error.strerror or error
+                raise ValidationError(f"cannot listen on port {port} for the metrics: {reason}") from error
+            process.log.info(f"Serving the node's metrics on port {port}, {PATH}")
+            await self._look()
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _look(self) -> None:
+        await asyncio.gather(
+            self._every(FILES_S, self.look_at_files),
+            self._every(DRIVER_S, self.look_at_driver),
+            self._every(DEVICES_S, self.look_at_devices),
+            self._every(PCI_S, self.look_at_bus),
+        )
 
     async def _every(self, seconds: float, look: Callable[[], Awaitable[None]]) -> None:
         while True:

@@ -3,7 +3,7 @@
 A signal ends it at any time, as a failure: the component's status file is not there then.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ..options import Asked, Leave
 from ..process import Process, unless_signalled
@@ -12,16 +12,13 @@ from .context import Context
 from .errors import ValidationError
 from .settings import METRICS, Settings, load
 
-if TYPE_CHECKING:
-    from .exporter import Listen
-
 _DONE, _FAILED = 0, 1
 SMI_LIMIT_S: Final = 45.0
 """In the exporter, which looks at the driver every minute, a tool that has not ended by then has failed."""
 
 
-async def run(process: Process, *, listen: "Listen | None" = None) -> int:
-    """Run the program; its exit code. ``listen`` serves the metrics where a process has no ports of its own."""
+async def run(process: Process) -> int:
+    """Run the program; its exit code."""
     try:
         settings = load(process)
     except Asked as asked:
@@ -30,7 +27,7 @@ async def run(process: Process, *, listen: "Listen | None" = None) -> int:
         process.log.error(f"Error: {leave}")
         return _FAILED
     try:
-        number = await unless_signalled(process, _run(process, settings, listen))
+        number = await unless_signalled(process, _run(process, settings))
     except ValidationError as error:
         process.log.error(f"Error: {error}")
         return _FAILED
@@ -41,13 +38,13 @@ async def run(process: Process, *, listen: "Listen | None" = None) -> int:
     return _DONE
 
 
-async def _run(process: Process, settings: Settings, listen: "Listen | None") -> None:
+async def _run(process: Process, settings: Settings) -> None:
     serving = settings.component == METRICS
     async with Context(process, settings, smi_limit_s=SMI_LIMIT_S if serving else None) as context:
         context.status.prepare(empty=settings.cleanup_all)
         if serving:
             from .exporter import Exporter
 
-            await Exporter(context).run(listen)
+            await Exporter(context).run()
         else:
             await components.run(context, settings.component)

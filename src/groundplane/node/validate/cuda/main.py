@@ -147,6 +147,10 @@ def tell(process: Process, report: Report, elements: int) -> int:
     for gpu in report.gpus:
         _tell_of(process, gpu, elements)
     code = _exit_code(report)
+    if code in (NO_LIBRARY_CODE, NO_GPU):
+        from . import missing
+
+        process.log.error(f"Missing layer: {missing.layer(process, library=code == NO_GPU)}")
     failed = sum(1 for gpu in report.gpus if not gpu.passed)
     process.out("Test PASSED\n" if code == PASSED else f"Test FAILED: {failed} of {len(report.gpus)} GPUs failed\n")
     return code
