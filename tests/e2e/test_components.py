@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from e2e.switches import GPU_NODES, UPGRADE, Switch, Told, check, objects, rights, told
+from e2e.switches import GPU_NODES, NO_UPGRADES, Switch, Told, check, objects, rights, told
 
 from groundplane.api.release import Release
 
@@ -35,7 +35,7 @@ def env(container: str, *variables: str) -> list[str]:
 
 
 def without_auto_upgrade() -> dict[str, frozenset[str]]:
-    return dict.fromkeys(GPU_NODES, frozenset({f"-{UPGRADE}"}))
+    return dict.fromkeys(GPU_NODES, NO_UPGRADES)
 
 
 def nri(*toolkit: str) -> dict[str, Told]:

@@ -2,7 +2,7 @@
 
 import pytest
 from e2e.changes import picture, step
-from e2e.switches import GPU_NODES, UPGRADE, WORKLOADS, Switch, check, objects, reverse, rights, start, told
+from e2e.switches import GPU_NODES, NO_UPGRADES, WORKLOADS, Switch, check, objects, reverse, rights, start, told
 from e2e.world import World
 
 from groundplane.api import names
@@ -59,7 +59,7 @@ VGPU = CONTAINER_AWAY | deploy(
     "+", "sandbox-device-plugin", "vgpu-manager", "vgpu-device-manager", "sandbox-validator", "cc-manager"
 )
 MARKS_OF_SANDBOX = {
-    node: frozenset({f"-{UPGRADE}"}) | {"vm-a": PASSTHROUGH, "vm-b": VGPU}.get(node, frozenset()) for node in GPU_NODES
+    node: NO_UPGRADES | {"vm-a": PASSTHROUGH, "vm-b": VGPU}.get(node, frozenset()) for node in GPU_NODES
 }
 
 SWITCHES = {

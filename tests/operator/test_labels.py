@@ -299,3 +299,22 @@ def test_other_changes_are_no_trigger() -> None:
     assert not triggers.needs_labelling(node(GPU), node(GPU))
     assert not triggers.needs_labelling(node(GPU), node(GPU | {"nvidia.com/gpu.count": "8"}))
     assert triggers.needs_labelling(node(GPU), node(GPU, {MARK: "true"}))
+
+
+@pytest.mark.parametrize(
+    ("owner", "expected"), [("gpu", {names.DRIVER_UPGRADE_ENABLED: "true"}), ("by-hand", {}), ("", {})]
+)
+def test_nodes_of_drivers_that_upgrade_themselves_are_marked(owner: str, expected: dict[str, str]) -> None:
+    by_crd = ClusterPolicySpec(driver=DriverSpec(useNvidiaDriverCRD=True))
+    want = labels.label_policy(by_crd, Release.V26_7, frozenset({"gpu"}))
+    change = labels.node_changes(node(GPU | ({names.DRIVER_OWNER: owner} if owner else {})), want)
+    assert change is not None
+    assert change.annotations == expected
+
+
+@pytest.mark.parametrize(
+    ("by_crd", "release"), [(False, Release.V26_7), (True, Release.V26_3)], ids=["ClusterPolicy's", "26.3"]
+)
+def test_elsewhere_the_drivers_policies_do_not_count(by_crd: bool, release: Release) -> None:
+    spec = ClusterPolicySpec(driver=DriverSpec(useNvidiaDriverCRD=by_crd))
+    assert labels.label_policy(spec, release, frozenset({"gpu"})) == labels.label_policy(spec, release)

@@ -7,13 +7,13 @@ them, a referenced ConfigMap or Secret by its name and without its values.
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import field
 
 from ..api import names
-from ..cluster import kinds
+from ..cluster import kinds, views
 from ..cluster.client import Client
 from ..cluster.errors import ClusterError, NotFound
 from ..cluster.informer import Change, Informer
@@ -24,6 +24,8 @@ from .clock import Clock
 from .denials import Denials
 from .owned import OwnedObjects
 from .readiness import RevisionView
+
+V = TypeVar("V")
 
 GPU_CLUSTER: Final = kinds.register(Kind("nvidia.com", "v1alpha1", "GPUCluster", "gpuclusters", False))
 
@@ -43,7 +45,7 @@ ALWAYS: Final = (
 WITH_CRD: Final = {kind.resource: kind for kind in (kinds.SERVICE_MONITOR, kinds.PROMETHEUS_RULE, kinds.SCC)}
 """Kinds of operand objects that exist only with their CRD, by the CRD's name."""
 
-FACTS: Final = (GPU_CLUSTER, kinds.CLUSTER_VERSION, kinds.PROXY, kinds.IMAGE_STREAM)
+FACTS: Final = (GPU_CLUSTER, kinds.NVIDIA_DRIVER, kinds.CLUSTER_VERSION, kinds.PROXY, kinds.IMAGE_STREAM)
 """Kinds that exist only with their CRD and decide what is rendered, beside nodes and CRDs."""
 
 CRD_PAGE: Final = 25
@@ -87,8 +89,9 @@ class Caches:
         self._denials = denials or Denials()
         self._tasks: dict[Informer[Any], list[asyncio.Task[None]]] = {}
         self._troubles: dict[Informer[Any], ClusterError | None] = {}
-        self._changed: Callable[[], None] = lambda: None
-        self._daemon_set_changed: Callable[[Any, Any], None] = lambda _old, _new: None
+        self._listeners: list[Callable[[], None]] = []
+        self._driver_listeners: list[Callable[[], None]] = []
+        self._daemon_set_listeners: list[Callable[[Any, Any], None]] = []
         self.objects = OwnedObjects()
         self.nodes = self._make(kinds.NODE, NodeView)
         self.policies: Informer[dict[str, Any]] = self._make(kinds.CLUSTER_POLICY, dict)
@@ -134,6 +137,14 @@ class Caches:
         return sorted(view.metadata.name for view in informer.values()) if informer else []
 
     @property
+    def drivers(self) -> list[dict[str, Any]] | None:
+        """The NVIDIADrivers by name, None while they are not known; none where their CRD is not installed."""
+        informer = self.optional.get(kinds.NVIDIA_DRIVER)
+        if informer is None:
+            return [] if self.crds.synced else None
+        return sorted(informer.values(), key=lambda each: str(each["metadata"]["name"])) if informer.synced else None
+
+    @property
     def blind(self) -> list[Trouble]:
         """What rendering must know and cannot: without it nothing may be decided, not even that an object can go."""
         facts = [self.crds, self.nodes, *(self.optional[kind] for kind in FACTS if kind in self.optional)]
@@ -177,24 +188,36 @@ class Caches:
         """An informer for the pods of a selector, not started."""
         return self._make(kinds.POD, PodView, here=True, labels=selector)
 
+    def pods_as(self, view: type[V], selector: str, *, here: bool) -> Informer[V]:
+        """An informer for the pods of a selector as another view, not started; ``here``: in our namespace only."""
+        informer: Informer[V] = self._make(kinds.POD, view, here=here, labels=selector)
+        return informer
+
     def keys_of(self, kind: Kind, name: str) -> Informer[KeysView]:
         """An informer for the keys of one ConfigMap or Secret, not started."""
         return self._make(kind, KeysView, here=True, fields=f"metadata.name={name}")
 
     # --- running ------------------------------------------------------------------------------------------------------
 
-    def on_change(self, changed: Callable[[], None], daemon_set_changed: Callable[[Any, Any], None]) -> None:
-        """Have ``changed`` called for news about anything but nodes, policies and DaemonSets.
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Have ``changed`` called for news about anything but nodes, policies and drivers.
 
-        ``daemon_set_changed(old, new)`` is called for DaemonSets besides; ``changed`` only if more than their status
-        moved.
+        Of DaemonSets it is called only if more than their status moved; :meth:`on_daemon_set` tells all.
         """
-        self._changed = changed
-        self._daemon_set_changed = daemon_set_changed
+        self._listeners.append(changed)
+
+    def on_daemon_set(self, changed: Callable[[Any, Any], None]) -> None:
+        """Have ``changed(old, new)`` called for every change of a DaemonSet of ours."""
+        self._daemon_set_listeners.append(changed)
+
+    def on_drivers(self, changed: Callable[[], None]) -> None:
+        """Have ``changed`` called for news about NVIDIADrivers."""
+        self._driver_listeners.append(changed)
 
     def notify(self) -> None:
         """Something that a pass may depend on has changed."""
-        self._changed()
+        for listener in self._listeners:
+            listener()
 
     def start(self, informer: Informer[Any], then: Callable[[], None] | None = None) -> None:
         """Run an informer until :meth:`stop` or :meth:`aclose`; ``then`` is called once it has listed everything."""
@@ -256,7 +279,8 @@ class Caches:
         if kinds.of(change.object) is not kinds.DAEMON_SET:
             self.notify()
             return
-        self._daemon_set_changed(change.old, change.new)
+        for listener in self._daemon_set_listeners:
+            listener(change.old, change.new)
         if change.old is None or change.new is None or _more_than_readiness(change.old, change.new):
             self.notify()
 
@@ -269,6 +293,7 @@ class Caches:
             elif change.new is None and kind in self.optional:
                 self.stop(self.optional.pop(kind))
                 self.objects.sources.pop(kind, None)
+                self._tell_drivers()
         self.notify()
 
     def _optional_kinds(self, crd: str) -> dict[Kind, Callable[[], Informer[Any]]]:
@@ -278,6 +303,8 @@ class Caches:
             return {kind: lambda: self._make_owned(kind)}
         if crd == GPU_CLUSTER.resource:
             return {GPU_CLUSTER: lambda: self._heeded(GPU_CLUSTER, MetaView)}
+        if crd == kinds.NVIDIA_DRIVER.resource:
+            return {kinds.NVIDIA_DRIVER: self._make_drivers}
         if crd == kinds.CLUSTER_VERSION.resource:
             return {
                 kinds.CLUSTER_VERSION: lambda: self._heeded(kinds.CLUSTER_VERSION, openshift.ClusterVersionView),
@@ -290,6 +317,23 @@ class Caches:
                 ),
             }
         return {}
+
+    def _make_drivers(self) -> Informer[dict[str, Any]]:
+        informer: Informer[dict[str, Any]] = self._make(kinds.NVIDIA_DRIVER, dict)
+        informer.subscribe(self._driver_changed)
+        return informer
+
+    def _driver_changed(self, change: Change[dict[str, Any]]) -> None:
+        """Nodes are selected by labels of the user's choice: those that no driver asked for until now are not kept."""
+        spec = (change.new or {}).get("spec")
+        selector = spec.get("nodeSelector") if isinstance(spec, dict) else None
+        if isinstance(selector, dict) and views.keep(selector):
+            self.nodes.refresh()
+        self._tell_drivers()
+
+    def _tell_drivers(self) -> None:
+        for listener in self._driver_listeners:
+            listener()
 
     def _heeded(self, kind: Kind, view: type[Any], **rest: Any) -> Informer[Any]:
         informer = self._make(kind, view, **rest)

@@ -15,6 +15,7 @@ from ..cluster.permissions import Denied
 
 log = logging.getLogger(__name__)
 
+DRIVER_OWNERS: Final = "nodes of NVIDIADrivers"
 EVENTS: Final = "events"
 LEASE: Final = "lease"
 LEFTOVERS: Final = "leftovers"
@@ -22,6 +23,7 @@ LOOKOUT: Final = "pods and events"
 NODES: Final = "nodes"
 OBJECTS: Final = "objects"
 STATUS: Final = "status"
+UPGRADES: Final = "driver upgrades"
 UNSAID: Final = frozenset({EVENTS, LEASE, LEFTOVERS, LOOKOUT, STATUS})
 """Places whose refusal does not touch the stack: told in ``/readyz``, the log and the metric, not in the conditions."""
 

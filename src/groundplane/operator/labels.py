@@ -72,6 +72,8 @@ class LabelPolicy(msgspec.Struct, frozen=True, kw_only=True):
     mig_config: str = ""
     """Value to give ``nvidia.com/mig.config`` where it is missing; empty for none."""
     auto_upgrade: bool = False
+    upgraded_drivers: frozenset[str] = frozenset()
+    """NVIDIADrivers that are upgraded automatically: their nodes' driver managers leave eviction to the operator."""
 
 
 class NodeChange(msgspec.Struct, frozen=True):
@@ -93,8 +95,14 @@ class NodeChange(msgspec.Struct, frozen=True):
         return {"metadata": metadata}
 
 
-def label_policy(spec: ClusterPolicySpec, release: Release) -> LabelPolicy:
-    """The part of ``spec`` that decides node labels, with code defaults filled in (1.2, 3.2, 3.3)."""
+def label_policy(
+    spec: ClusterPolicySpec, release: Release, upgraded_drivers: frozenset[str] = frozenset()
+) -> LabelPolicy:
+    """The part of ``spec`` that decides node labels, with code defaults filled in (1.2, 3.2, 3.3).
+
+    ``upgraded_drivers`` are the NVIDIADrivers whose upgrade policy upgrades by itself; they count where drivers are
+    NVIDIADrivers' and upgraded by their own policies, which is from 26.7 on.
+    """
     sandbox = bool(spec.sandboxWorkloads.enabled)
     mig_on = spec.migManager.enabled is not False
     return LabelPolicy(
@@ -104,7 +112,12 @@ def label_policy(spec: ClusterPolicySpec, release: Release) -> LabelPolicy:
         kata=spec.sandboxWorkloads.mode == KATA,
         mig_config=MIG_DISABLED if mig_on and spec.migManager.config.default == MIG_DISABLED else "",
         auto_upgrade=bool(spec.driver.upgradePolicy.autoUpgrade) and not sandbox and _has_drivers(spec, release),
+        upgraded_drivers=upgraded_drivers if _upgraded_by_crd(spec, release) else frozenset(),
     )
+
+
+def _upgraded_by_crd(spec: ClusterPolicySpec, release: Release) -> bool:
+    return bool(spec.driver.useNvidiaDriverCRD) and release is not Release.V26_3
 
 
 def _has_drivers(spec: ClusterPolicySpec, release: Release) -> bool:
@@ -164,7 +177,7 @@ def node_changes(node: NodeView, want: LabelPolicy) -> NodeChange | None:
         if labels.get(names.GPU_PRESENT) != TRUE:
             change[names.GPU_PRESENT] = TRUE
         change |= _deploy_changes(labels, want)
-        annotated = want.auto_upgrade
+        annotated = want.auto_upgrade or labels.get(names.DRIVER_OWNER, "") in want.upgraded_drivers
     elif labels.get(names.GPU_PRESENT) == TRUE:
         change[names.GPU_PRESENT] = FALSE
         change |= _blink_changes(labels, want)

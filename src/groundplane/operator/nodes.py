@@ -68,13 +68,19 @@ class NodeStore:
         """Have ``listener`` called when the fleet's summary changes."""
         self._summary_listeners.append(listener)
 
-    def answered(self, node: NodeView) -> None:
-        """The API server has stored ``node`` for us; the watch may have told of a later version or its end already."""
+    def answered(self, node: NodeView, *, tell: bool = False) -> None:
+        """The API server has stored ``node`` for us; the watch may have told of a later version or its end already.
+
+        With ``tell`` what was written is news for other listeners: the echo will not tell them.
+        """
         heard = self._informer.get(node.name)
         if heard is None or not _older(heard, node):
             return
+        before = self.get(node.name)
         self._answers[node.name] = node
         self._sum_up(node.name, node)
+        for listener in self._listeners if tell else ():
+            listener(node.name, before, node)
 
     def _heard(self, change: Change[NodeView]) -> None:
         seen = change.new or change.old

@@ -3,11 +3,10 @@
 import asyncio
 import logging
 
-from ..api.clusterpolicy import ClusterPolicy
 from ..cluster import kinds
 from ..cluster.informer import Informer
 from ..cluster.kinds import Kind
-from ..operands.facts import ClusterFacts, Owner, References, references
+from ..operands.facts import ClusterFacts, Owner, References
 from . import openshift, runtime
 from .caches import Caches, KeysView
 from .fleet import Fleet
@@ -44,9 +43,8 @@ class Observer:
             self._referenced[key] = informer
             self._caches.start(informer)
 
-    async def facts(self, policy: ClusterPolicy) -> ClusterFacts:
-        """The facts for rendering ``policy``. Raises :class:`Unknown`."""
-        wanted = references(policy.spec)
+    async def facts(self, wanted: References, owner: Owner | None) -> ClusterFacts:
+        """The facts for rendering what refers to ``wanted`` and is for ``owner``. Raises :class:`Unknown`."""
         self.watch(wanted)
         for key, informer in self._referenced.items():
             await self._wait(key, informer)
@@ -63,7 +61,7 @@ class Observer:
             secrets={name: self._keys(kinds.SECRET, name) for name in sorted(wanted.secrets)},
             openshift=on_openshift,
             proxies=openshift.proxies(caches.proxy),
-            owner=Owner(name=policy.metadata.name, uid=policy.metadata.uid),
+            owner=owner,
         )
 
     async def _wait(self, key: tuple[Kind, str], informer: Informer[KeysView]) -> None:

@@ -7,7 +7,7 @@ right makes no request.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -23,11 +23,12 @@ from ..cluster.informer import Change
 from ..cluster.permissions import Denied
 from ..cluster.queue import Controller, Requeue
 from ..cluster.views import earlier
-from ..operands.facts import ClusterFacts
-from . import causes, denials, election, labels, lookout, metrics, openshift, status
+from ..operands.facts import ClusterFacts, Owner, references
+from . import causes, denials, election, handover, labels, lookout, metrics, openshift, status
 from .caches import Caches, Trouble
 from .clock import Clock, rfc3339
 from .denials import Denials
+from .driverstore import DriverStore
 from .lookout import Found, Lookout
 from .metrics import Metrics
 from .nodes import NodeLabelling, NodeStore
@@ -43,6 +44,7 @@ from .writer import Ended, Refused, Writer
 if TYPE_CHECKING:  # what renders operands is imported by the first pass: node labelling need not wait for it
     from ..operands.stack import Rendered
     from .decide import Step
+    from .upgrade.model import Problem
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +118,7 @@ class Policies:
         client: Client,
         caches: Caches,
         nodes: NodeStore,
+        drivers: DriverStore,
         settings: Settings,
         *,
         clock: Clock,
@@ -128,6 +131,7 @@ class Policies:
         self._denials = denials
         self._caches = caches
         self._nodes = nodes
+        self._drivers = drivers
         self._settings = settings
         self._clock = clock
         self._figures = figures
@@ -138,11 +142,14 @@ class Policies:
         """Answers to our last status writes, by policy: newer than the cache until their echo has come."""
         self._rendered: tuple[ClusterPolicySpec, ClusterFacts, list[Rendered]] | None = None
         self._active: str | None = None
+        self._elected: list[Callable[[], None]] = []
+        self._rolled: list[Callable[[], None]] = []
+        self._problems: Callable[[], Sequence[Problem]] = tuple
         self._waits_for_nodes = False
         self._only_looks = False
         """What is due next is another look at what is not ready, and nothing else."""
         self._leftovers = Leftovers(client, settings.namespace, denials)
-        self._writer = Writer(client, caches, self._leftovers, clock)
+        self.writer = Writer(client, caches, self._leftovers, clock)
         self._schema = SchemaCheck(client, caches.crds)
         self._lookout = Lookout(client, settings.namespace, clock=clock, denials=denials)
         self._observer = Observer(caches, settings, nodes.fleet)
@@ -152,7 +159,7 @@ class Policies:
             caches.pods_behind,
             start=lambda informer: caches.start(informer, self._rollouts.pods_synced),
             stop=caches.stop,
-            flipped=self._wake,
+            flipped=self._flipped,
         )
         self._labelling = NodeLabelling(
             client,
@@ -173,6 +180,11 @@ class Policies:
         )
 
     @property
+    def rollouts(self) -> Rollouts:
+        """The verdicts on all our DaemonSets, the drivers' included."""
+        return self._rollouts
+
+    @property
     def labelling(self) -> NodeLabelling:
         """The node labelling controller, which takes its orders from here."""
         return self._labelling
@@ -183,6 +195,41 @@ class Policies:
         return self._active
 
     @property
+    def in_force(self) -> "tuple[ClusterPolicySpec | None, bool] | None":
+        """The spec of the policy in force, and whether OpenShift's driver toolkit builds its drivers.
+
+        The spec is None where there is no policy. None says that it cannot be told at present, or that the policy may
+        not be carried out: then nothing may be concluded.
+        """
+        if not self._caches.policies.synced or not self._caches.crds.synced or self._caches.gpu_clusters:
+            return None
+        if self._active is None:
+            return None, False
+        decoded = self._decode(self._active)
+        if decoded is None or decoded.policy is None:
+            return None
+        spec = decoded.policy.spec
+        if self._caches.cluster_version is None:
+            return spec, False
+        if self._rendered is None:
+            return None
+        from ..operands import driver_pools
+
+        return spec, driver_pools.driver_kind(spec, self._rendered[1]) is driver_pools.Kind.TOOLKIT
+
+    def on_election(self, elected: Callable[[], None]) -> None:
+        """Have ``elected`` called when :attr:`in_force` may be another one."""
+        self._elected.append(elected)
+
+    def on_rollout(self, flipped: Callable[[], None]) -> None:
+        """Have ``flipped`` called when the verdict on a DaemonSet is another one."""
+        self._rolled.append(flipped)
+
+    def upgrade_problems(self, problems: "Callable[[], Sequence[Problem]]") -> None:
+        """Where what keeps drivers from being upgraded is told, for the policy's conditions."""
+        self._problems = problems
+
+    @property
     def idle(self) -> bool:
         """Nothing is being worked on or waits for its time: only news from a watch will bring work."""
         queue = self._controller.queue
@@ -191,7 +238,9 @@ class Policies:
 
     def start(self) -> None:
         """Listen to everything a pass depends on."""
-        self._caches.on_change(self._wake, self._rollouts.daemon_set_changed)
+        self._caches.on_change(self._wake)
+        self._caches.on_daemon_set(self._rollouts.daemon_set_changed)
+        self._caches.on_drivers(self._order_labels)
         self._denials.on_change(self._denials_changed)
         self._rollouts.start()
         self._labelling.start()
@@ -220,6 +269,8 @@ class Policies:
         for each in [policy["metadata"]["name"] for policy in self._caches.policies.values()] if others else [name]:
             self._controller.add(each)
         self._order_labels()
+        for listener in self._elected:
+            listener()
 
     def _order_labels(self) -> None:
         """Tell node labelling what the policy in force wants; without a usable one no node is touched (3.4)."""
@@ -228,7 +279,8 @@ class Policies:
             self._no_policy()
         policy = decoded.policy if decoded else None
         clash = bool(self._caches.gpu_clusters) or not self._caches.crds.synced
-        want = labels.label_policy(policy.spec, self._settings.release) if policy and not clash else None
+        upgraded = self._drivers.upgraded()
+        want = labels.label_policy(policy.spec, self._settings.release, upgraded) if policy and not clash else None
         self._labelling.want(want)
 
     def _denials_changed(self) -> None:
@@ -238,6 +290,15 @@ class Policies:
 
     def _no_policy(self) -> None:
         self._figures.set("reconciliation_status", metrics.POLICY_UNAVAILABLE)
+
+    def wake(self) -> None:
+        """Something outside of the caches changed that a pass depends on."""
+        self._wake()
+
+    def _flipped(self) -> None:
+        self._wake()
+        for listener in self._rolled:
+            listener()
 
     def _wake(self) -> None:
         """Something changed that the policy in force may depend on."""
@@ -321,7 +382,16 @@ class Policies:
 
     async def _warnings(self) -> list[Warned]:
         """What is worth a condition beside the outcome, in the order of :data:`status.WARNINGS`."""
-        return [each for each in (await self._schema.warning(), self._nodes_warning()) if each is not None]
+        found = (await self._schema.warning(), self._nodes_warning(), self._upgrade_warning())
+        return [each for each in found if each is not None]
+
+    def _upgrade_warning(self) -> Warned | None:
+        """The first thing that keeps drivers from being upgraded, and how many more there are."""
+        problems = self._problems()
+        if not problems:
+            return None
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        return Warned(status.DRIVER_UPGRADE_HELD_UP, problems[0].reason, problems[0].message + more)
 
     def _nodes_warning(self) -> Warned | None:
         unready = self._lookout.nodes(self._nodes.fleet.unready)
@@ -364,7 +434,7 @@ class Policies:
         steps = decide.steps(self._render(spec, facts), about, refused)
         try:
             for step in steps:
-                await self._writer.carry_out(step, denied)
+                await self.writer.carry_out(step, denied)
         finally:
             self._denials.set(denials.OBJECTS, denied.found)
         await self._rollouts.known(LOOK_UP_S)
@@ -413,7 +483,8 @@ class Policies:
 
     async def _facts(self, policy: ClusterPolicy) -> ClusterFacts:
         try:
-            return await self._observer.facts(policy)
+            owner = Owner(name=policy.metadata.name, uid=policy.metadata.uid)
+            return await self._observer.facts(references(policy.spec), owner)
         except Unknown as unknown:
             text = denials.tell(self._forbidden()) or str(unknown)
             raise Ended(text, error=ClusterError(str(unknown))) from unknown
@@ -432,6 +503,9 @@ class Policies:
         """Ready or not, from the DaemonSets' verdicts and what the steps wait for."""
         release, notes = self._settings.release, decoded.notes
         unready = [step.state for step in steps if self._why_not(step)]
+        upgrading = self._upgrading(decoded.policy.spec) if decoded.policy is not None else ""
+        if upgrading and not unready:
+            return Outcome(status.NOT_READY, status.OPERAND_NOT_READY, SEPARATOR[release].join([upgrading, *notes]))
         if unready:
             outdated = [f"{step.state}: pod is outdated, upgrade pending" for step in steps if self._outdated(step)]
             obstacles = [f"{step.state}: {step.obstacle}" for step in steps if step.obstacle]
@@ -444,6 +518,16 @@ class Policies:
             return status.reconciled(notes, release=release)
         row = status.no_gpu_nodes if summary.has_nfd else status.nfd_labels_missing
         return row(notes, release=release)
+
+    def _upgrading(self, spec: ClusterPolicySpec) -> str:
+        """The nodes of NVIDIADrivers that have yet to be upgraded, for a person (2.5); empty where none has."""
+        if not spec.driver.useNvidiaDriverCRD or self._settings.release is Release.V26_3:
+            return ""
+        views = (self._nodes.get(name) for name in self._nodes.names())
+        nodes = handover.unfinished({view.name: view.labels for view in views if view is not None})
+        shown = ", ".join(nodes[: causes.NODES_MAX])
+        more = f" and {len(nodes) - causes.NODES_MAX} more" if len(nodes) > causes.NODES_MAX else ""
+        return f"driver upgrades are under way on {len(nodes)} nodes: {shown}{more}" if nodes else ""
 
     def _why_not(self, step: "Step") -> list[str]:
         """Why the state is not ready, nothing when it is; a disabled state never holds up the others."""
@@ -474,7 +558,6 @@ class Policies:
             figures.set("reconciliation_last_success_ts_seconds", self._clock.now().timestamp())
         if decoded.policy is not None:
             spec = decoded.policy.spec
-            figures.set("driver_auto_upgrade_enabled", labels.label_policy(spec, self._settings.release).auto_upgrade)
             stream = self._caches.image_stream
             found = openshift.facts(self._caches.cluster_version, stream)
             openshift.report(figures, spec, found, stream, summary)

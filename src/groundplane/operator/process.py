@@ -19,11 +19,14 @@ from . import denials
 from .caches import Caches
 from .clock import Clock, SystemClock
 from .denials import Denials
+from .drivers import Drivers
+from .driverstore import DriverStore
 from .metrics import Metrics
 from .nodes import NodeStore
 from .policy import Policies
 from .retries import Gate
 from .settings import Settings
+from .upgrade.controller import Upgrades
 
 __all__ = ["Operator", "Settings", "run"]
 
@@ -53,12 +56,18 @@ class Operator:
         self._caches: Caches | None = None
         self._denials = Denials()
         self._denials.on_change(lambda: self.metrics.set("missing_permissions", self._denials.count))
-        self._policies: Policies | None = None
+        self._controllers: tuple[Policies | Drivers | Upgrades, ...] = ()
+        self._upgrades: Upgrades | None = None
 
     @property
     def idle(self) -> bool:
         """We lead, know the cluster, and have nothing to do until a watch brings news."""
-        return self._policies is not None and self._policies.idle
+        return bool(self._controllers) and all(each.idle for each in self._controllers)
+
+    @property
+    def upgrades(self) -> Upgrades | None:
+        """The upgrade controller while it works."""
+        return self._upgrades
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve, lead and work until ``stop`` is set. Raises :class:`~..cluster.lease.LeaseLost` if another leads."""
@@ -154,10 +163,12 @@ class Operator:
             await _until(stop, caches.open_first())
             if stop.is_set():
                 return
+            nodes, store = NodeStore(caches.nodes), DriverStore(caches)
             policies = Policies(
                 self._client,
                 caches,
-                NodeStore(caches.nodes),
+                nodes,
+                store,
                 self.settings,
                 clock=self._clock,
                 figures=self.metrics,
@@ -165,9 +176,42 @@ class Operator:
                 denials=self._denials,
                 guard=gate.guard,
             )
+            upgrades = Upgrades(
+                self._client,
+                caches,
+                nodes,
+                store,
+                self.settings,
+                policy=lambda: policies.in_force,
+                clock=self._clock,
+                figures=self.metrics,
+                events=events,
+                denials=self._denials,
+                told=policies.wake,
+                labelled=policies.labelling.wait_settled,
+                guard=gate.guard,
+            )
+            drivers = Drivers(
+                self._client,
+                caches,
+                nodes,
+                store,
+                self.settings,
+                policy=lambda: policies.in_force,
+                rollouts=policies.rollouts,
+                writer=policies.writer,
+                clock=self._clock,
+                events=events,
+                denials=self._denials,
+                guard=gate.guard,
+            )
+            policies.on_election(upgrades.wake)
+            policies.on_election(drivers.wake)
+            policies.on_rollout(drivers.wake)
+            policies.upgrade_problems(lambda: upgrades.problems)
             policies.start()
             controllers = [
-                asyncio.create_task(self._work(caches, policies), name="clusterpolicy"),
+                asyncio.create_task(self._work(caches, policies, drivers, upgrades), name="work"),
                 asyncio.create_task(policies.labelling.run(), name="nodes"),
             ]
             try:
@@ -176,21 +220,27 @@ class Operator:
                 if not await gate.close(DRAIN_S):
                     log.warning("some writes did not end within %g s", DRAIN_S)
             finally:
-                self._policies = None
+                self._controllers, self._upgrades = (), None
                 for task in controllers:
                     task.cancel()
                 await asyncio.gather(*controllers, return_exceptions=True)
 
-    async def _work(self, caches: Caches, policies: Policies) -> None:
-        """See to the policies, once the nodes have had their head start and the rest of the cluster is known."""
+    async def _work(self, caches: Caches, policies: Policies, drivers: Drivers, upgrades: Upgrades) -> None:
+        """Policies and drivers, once the nodes have had their head start and the rest of the cluster is known."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HEAD_START_S):
                 await caches.nodes.wait_settled()
                 await policies.labelling.wait_settled()
         await caches.open()
-        self._policies = policies
+        self._controllers = (policies, drivers, upgrades)
+        self._upgrades = upgrades
         log.info("working: %d nodes, %d policies", len(caches.nodes), len(caches.policies))
-        await policies.run()
+        drivers.start()
+        upgrades.start()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(policies.run(), name="policies")
+            group.create_task(drivers.run(), name="drivers")
+            group.create_task(upgrades.run(), name="upgrades")
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

@@ -22,7 +22,8 @@ TYPE_ERROR: Final = "Error"
 
 SCHEMA_OUTDATED: Final = "SchemaOutdated"
 GPU_NODES_NOT_READY: Final = "GPUNodesNotReady"
-WARNINGS: Final = (SCHEMA_OUTDATED, GPU_NODES_NOT_READY)
+DRIVER_UPGRADE_HELD_UP: Final = "DriverUpgradeHeldUp"
+WARNINGS: Final = (SCHEMA_OUTDATED, GPU_NODES_NOT_READY, DRIVER_UPGRADE_HELD_UP)
 """Types of conditions that are there only while they are true. They leave ``Ready`` as it is."""
 
 RECONCILED: Final = "Reconciled"

@@ -23,6 +23,7 @@ READ: Final = frozenset(
         names.GPU_PRODUCT,
         names.VGPU_HOST_DRIVER_VERSION,
         names.MIG_CONFIG,
+        names.DRIVER_OWNER,
     }
 )
 """Labels that node labelling reads."""

@@ -1,0 +1,534 @@
+"""The upgrade controller: observe, let the state machine decide, carry out, count (contracts/driver-lifecycle.md 1-3).
+
+One key, one worker: a pass looks at every node with a driver, so there is nothing to do side by side but the writes.
+Who is upgraded by which policy says ``scope``, what happens next to a node ``machine``; here facts are gathered for
+them (``bynode``, ``work``) and their decisions are carried out, each node's in one patch. Nothing is remembered that
+matters: the labels and annotations of the nodes are the truth, and a process that starts anew goes on from there.
+
+Where NVIDIA's controller looks every two minutes and when a state label has changed, this one also hears of pods,
+cordons and readiness, so a node moves on when it can.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from ...api import names, nvidiadriver
+from ...api.clusterpolicy import ClusterPolicySpec
+from ...api.release import Release
+from ...cluster import kinds
+from ...cluster.client import Client, PatchType
+from ...cluster.errors import ClusterError, Conflict, NotFound
+from ...cluster.events import EventRecorder, Reference
+from ...cluster.queue import Controller, Requeue
+from ...cluster.views import NodeView, PodView
+from .. import denials as places
+from .. import handover, readiness
+from ..caches import Caches
+from ..clock import Clock
+from ..denials import Denials
+from ..driverstore import DriverStore
+from ..metrics import Metrics
+from ..nodes import NodeStore
+from ..owned import deleting
+from ..retries import Backoff, Guard
+from ..settings import Settings
+from . import bynode, machine, scope, states
+from .bynode import ByNode, DriverPodView
+from .model import (
+    DaemonSetFacts,
+    Decision,
+    DeletePod,
+    DriverPod,
+    Event,
+    GpuPod,
+    NodeFacts,
+    Patch,
+    PodDeletion,
+    Policy,
+    Problem,
+    StartEviction,
+    ValidatorPod,
+    Work,
+)
+from .scope import Outcome, Scope
+from .states import State
+from .work import Works
+
+log = logging.getLogger(__name__)
+
+KEY: Final = "upgrades"
+REASON: Final = "GPUDriverUpgrade"
+GATHER_S: Final = 0.2
+"""News comes in flocks, and a pass looks at everything: so long it waits for the rest of one."""
+JOBS_S: Final = 15.0
+"""While nodes wait for jobs to end, these are looked at so often: pods of the user's choice are not watched."""
+SOON_S: Final = 5.0
+"""When a pass is repeated in which something was not as it must be."""
+PODS_S: Final = 30.0
+"""How long a pass waits for the first listing of pods."""
+LABELLING_S: Final = 5.0
+LOOKS_IN_FLIGHT: Final = 16
+
+GAUGES: Final = {
+    "in_progress": "nodes_upgrades_in_progress",
+    "done": "nodes_upgrades_done",
+    "slots": "nodes_upgrades_available",
+    "failed": "nodes_upgrades_failed",
+    "pending": "nodes_upgrades_pending",
+}
+"""Counts of a pass, and the gauges that tell them (3.13)."""
+
+Policies = Callable[[], "tuple[ClusterPolicySpec | None, bool] | None"]
+"""The ClusterPolicy in force (None: there is none) and whether OpenShift's driver toolkit builds drivers; None: it
+cannot be told now, so that nothing may be concluded."""
+
+
+class Upgrades:
+    """The controller."""
+
+    def __init__(
+        self,
+        client: Client,
+        caches: Caches,
+        nodes: NodeStore,
+        drivers: DriverStore,
+        settings: Settings,
+        *,
+        policy: Policies,
+        clock: Clock,
+        figures: Metrics,
+        events: EventRecorder,
+        denials: Denials,
+        told: Callable[[], None] = lambda: None,
+        labelled: Callable[[], Awaitable[None]] | None = None,
+        guard: Guard = lambda reconcile: reconcile,
+    ) -> None:
+        self._client = client
+        self._caches = caches
+        self._nodes = nodes
+        self._drivers = drivers
+        self._settings = settings
+        self._policy = policy
+        self._clock = clock
+        self._figures = figures
+        self._events = events
+        self._denials = denials
+        self._told = told
+        self._labelled = labelled
+        self._backoff: Backoff[str] = Backoff()
+        self._writes = asyncio.Semaphore(settings.node_writes_in_flight)
+        self._works = Works(client, settings.release, sleep=clock.sleep, ended=lambda _node: self.wake())
+        self._pods: ByNode[DriverPodView, DriverPod] | None = None
+        self._selector = ""
+        self._validators: ByNode[PodView, ValidatorPod] | None = None
+        self._waiting: dict[str, str] = {}
+        self._problems: tuple[Problem, ...] = ()
+        self._controller: Controller[str] = Controller(
+            KEY, guard(self._reconcile), workers=1, clock=clock.monotonic, sleep=clock.sleep
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being worked on, and nothing is under way on a node."""
+        return self._controller.queue.resting and not any(not work.done for work in self._works.all.values())
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What an administrator has to look at, as of the last pass."""
+        return self._problems
+
+    @property
+    def waiting(self) -> Mapping[str, str]:
+        """Why nodes do not move on, as of the last pass, by node."""
+        return self._waiting
+
+    def start(self) -> None:
+        """Listen to everything a pass depends on."""
+        self._nodes.on_change(self._node_changed)
+        self._caches.revisions.subscribe(lambda _change: self.wake())
+        self._caches.on_daemon_set(self._daemon_set_changed)
+        self._caches.on_drivers(self.wake)
+        self.wake()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        try:
+            await self._controller.run()
+        finally:
+            await self._works.aclose()
+
+    def wake(self) -> None:
+        """Something changed that a pass may depend on."""
+        self._controller.add_after(KEY, GATHER_S)
+
+    # --- news ---------------------------------------------------------------------------------------------------------
+
+    def _node_changed(self, name: str, old: NodeView | None, new: NodeView | None) -> None:
+        del name
+        if _node_facts_of(old) != _node_facts_of(new):
+            self.wake()
+
+    def _daemon_set_changed(self, old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> None:
+        labels = ((new or old or {}).get("metadata") or {}).get("labels") or {}
+        if any(labels.get(key) == value for key, value in scope.SELECTORS):
+            self.wake()
+
+    def _validator_changed(self, node: str) -> None:
+        view = self._nodes.get(node)
+        state = view.labels.get(names.UPGRADE_STATE, "") if view is not None else ""
+        if state in _VALIDATED:
+            self.wake()
+
+    # --- one pass -----------------------------------------------------------------------------------------------------
+
+    async def _reconcile(self, _key: str) -> Requeue | None:
+        await self._after_labelling()
+        now_in_force = self._scope()
+        if now_in_force is None:
+            return None
+        try:
+            return await self._pass(now_in_force)
+        except ClusterError as error:
+            if not self._denials.note(places.UPGRADES, error):
+                log.warning("driver upgrades: %s", error)
+            return self._backoff.failed(KEY, error)
+
+    async def _after_labelling(self) -> None:
+        """Let node labelling write first: two patches of one node at once would cost one of them another try."""
+        if self._labelled is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LABELLING_S):
+                    await self._labelled()
+
+    async def _pass(self, about: Scope) -> Requeue | None:
+        if about.enabled is not None:
+            self._figures.set("driver_auto_upgrade_enabled", about.enabled)
+        if not about.machines:
+            await self._stop_watching()
+        elif not await self._watching(about.selector):
+            return Requeue(SOON_S)
+        if orphans := self._orphans(about):
+            failed = await self._carry_out(orphans)
+            return self._backoff.failed(KEY, failed) if failed is not None else Requeue(GATHER_S)
+        daemon_sets = self._daemon_sets(about.selector) if about.machines else {}
+        nodes = await self._node_facts(about, daemon_sets)
+        outcome = scope.decide(about, int(self._clock.now().timestamp()), nodes, daemon_sets, self._works.all)
+        if outcome.counts is not None:
+            for field, gauge in GAUGES.items():
+                self._figures.set(gauge, getattr(outcome.counts, field))
+        failed = await self._carry_out(outcome.decisions)
+        self._denials.note(places.UPGRADES, failed)
+        self._tell(outcome)
+        if failed is not None:
+            return self._backoff.failed(KEY, failed)
+        self._backoff.succeeded(KEY)
+        return self._next(about, outcome)
+
+    def _next(self, about: Scope, outcome: Outcome) -> Requeue | None:
+        """When to look again, though nothing happens."""
+        if about.requeue_s is None:
+            return None
+        waits = [float(about.requeue_s)]
+        if any(decision.to is not None for decision in outcome.decisions):
+            waits.append(GATHER_S)
+        if any(decision.state is State.WAIT_FOR_JOBS_REQUIRED for decision in outcome.decisions):
+            waits.append(JOBS_S)
+        if outcome.problems:
+            waits.append(SOON_S)
+        return Requeue(min(waits))
+
+    def _tell(self, outcome: Outcome) -> None:
+        """Keep what the pass has to say to a person; the policy's conditions tell it."""
+        self._waiting = {each.node: each.waits_for for each in outcome.decisions if each.waits_for}
+        moved = any(decision.to is not None for decision in outcome.decisions)
+        if outcome.problems != self._problems or moved:
+            self._problems = outcome.problems
+            self._told()
+
+    # --- what is in force ---------------------------------------------------------------------------------------------
+
+    def _scope(self) -> Scope | None:
+        """What upgrades are about now; None if that cannot be told, so that nothing may be concluded."""
+        policy, known = self._policy(), self._drivers.all()
+        if policy is None or known is None:
+            return None
+        there = [each for each in known if not each.deleting]
+        policies = {
+            each.name: nvidiadriver.upgrade_policy(each.driver.spec) for each in there if each.driver is not None
+        }
+        if len(policies) < len(there):
+            log.warning("no driver is upgraded while an NVIDIADriver cannot be read")
+            return None
+        spec, toolkit = policy
+        return scope.of(spec, policies, self._settings.release, driver_toolkit=toolkit)
+
+    # --- what is ------------------------------------------------------------------------------------------------------
+
+    async def _watching(self, selector: tuple[str, str]) -> bool:
+        """Watch driver pods and validator pods; says whether all are known."""
+        text = "=".join(selector)
+        if self._pods is None or self._selector != text:
+            await self._stop_watching()
+            self._selector = text
+            pods = self._caches.pods_as(DriverPodView, text, here=True)
+            self._pods = ByNode(pods, DriverPodView.facts, lambda _node: self.wake())
+            validators = self._caches.pods_as(PodView, bynode.VALIDATORS, here=False)
+            self._validators = ByNode(validators, bynode.validator, self._validator_changed)
+            self._caches.start(pods)
+            self._caches.start(validators)
+        informers = [each.informer for each in (self._pods, self._validators) if each is not None]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PODS_S):
+                for informer in informers:
+                    await informer.wait_settled()
+        return all(informer.synced for informer in informers)
+
+    async def _stop_watching(self) -> None:
+        for each in (self._pods, self._validators):
+            if each is not None:
+                self._caches.stop(each.informer)
+        self._pods = self._validators = None
+        self._selector = ""
+
+    def _daemon_sets(self, selector: tuple[str, str]) -> dict[str, DaemonSetFacts]:
+        """The driver DaemonSets, by UID."""
+        key, value = selector
+        pods = bynode.owners(self._pods.informer.values()) if self._pods is not None else Counter()
+        return {
+            each["metadata"]["uid"]: self._daemon_set(each, pods)
+            for each in self._caches.objects.of_kind(kinds.DAEMON_SET)
+            if (each["metadata"].get("labels") or {}).get(key) == value and not deleting(each)
+        }
+
+    def _daemon_set(self, live: Mapping[str, Any], pods: Counter[str]) -> DaemonSetFacts:
+        meta, status = live["metadata"], live.get("status") or {}
+        return DaemonSetFacts(
+            name=meta["name"],
+            uid=meta["uid"],
+            desired=status.get("desiredNumberScheduled", 0),
+            pods=pods[meta["uid"]],
+            revision=readiness.newest_revision(meta["name"], meta["uid"], self._caches.revisions.values()),
+            digest=bynode.config_digest(live["spec"]["template"].get("spec") or {}),
+            driver=next((owner["name"] for owner in meta.get("ownerReferences") or () if _is_driver(owner)), ""),
+            precompiled=(meta.get("labels") or {}).get(names.PRECOMPILED) == "true",
+        )
+
+    def _orphans(self, about: Scope) -> list[Decision]:
+        """Nodes whose driver ClusterPolicy has left to an NVIDIADriver: they are marked for their upgrade (3.9)."""
+        if self._settings.release is Release.V26_3 or about.selector != scope.BY_COMPONENT or self._pods is None:
+            return []
+        pods = [
+            handover.DriverPod(
+                node=pod.spec.nodeName,
+                component=names.DRIVER_COMPONENT,
+                owned=bool(pod.metadata.ownerReferences),
+                running=pod.status.phase == "Running",
+            )
+            for pod in self._pods.informer.values()
+        ]
+        views = {view.name: view for name in self._pods.nodes if (view := self._nodes.get(name)) is not None}
+        drivers = [each.driver for each in self._drivers.all() or () if each.driver is not None]
+        marked = handover.to_mark(pods, {name: view.labels for name, view in views.items()}, drivers)
+        return [_marked(views[name]) for name in marked]
+
+    async def _node_facts(self, about: Scope, daemon_sets: Mapping[str, DaemonSetFacts]) -> list[NodeFacts]:
+        """Every node with a driver pod or a state label; what costs a request is looked at where it is needed."""
+        found = self._pods.nodes if self._pods is not None else ()
+        views = [
+            view
+            for name in self._nodes.names()
+            if (view := self._nodes.get(name)) is not None and (names.UPGRADE_STATE in view.labels or name in found)
+        ]
+        self._works.forget_all_but(self._is_wanted)
+        jobs, unread = await self._jobs(about, views)
+        held = await self._gpu_pods(about, views)
+        return [self._facts(view, daemon_sets, jobs, held.get(view.name), unread) for view in views]
+
+    def _is_wanted(self, node: str, work: Work) -> bool:
+        view = self._nodes.get(node)
+        return view is not None and view.labels.get(names.UPGRADE_STATE, "") == work.state
+
+    def _facts(
+        self,
+        view: NodeView,
+        daemon_sets: Mapping[str, DaemonSetFacts],
+        jobs: Mapping[str, tuple[str, ...]] | None,
+        gpu_pods: "tuple[GpuPod, ...] | ClusterError | None",
+        unread: str,
+    ) -> NodeFacts:
+        pods = self._pods.on(view.name) if self._pods is not None else ()
+        state = view.labels.get(names.UPGRADE_STATE, "")
+        if isinstance(gpu_pods, ClusterError):
+            unread, gpu_pods = str(gpu_pods), None
+        return NodeFacts(
+            name=view.name,
+            labels=view.labels,
+            annotations=view.annotations,
+            resource_version=view.metadata.resourceVersion,
+            unschedulable=view.spec.unschedulable,
+            ready=not view.status.conditions,
+            driver_pods=tuple([pod for pod in pods if pod.orphan or pod.daemon_set in daemon_sets]),
+            jobs=jobs.get(view.name, ()) if jobs is not None else None,
+            gpu_pods=gpu_pods,
+            validators=self._validators.on(view.name) if self._validators and state in _VALIDATED else None,
+            unread=unread,
+        )
+
+    async def _jobs(self, about: Scope, views: Iterable[NodeView]) -> tuple[dict[str, tuple[str, ...]] | None, str]:
+        """The pods that nodes wait for, by node, and why they could not be listed; one request a selector."""
+        waiting = [view for view in views if view.labels.get(names.UPGRADE_STATE) == State.WAIT_FOR_JOBS_REQUIRED]
+        selectors = {_policy_of(about, view).jobs_selector for view in waiting}
+        found: dict[str, list[str]] = {}
+        for selector in sorted(selectors - {""}):
+            try:
+                listing = await self._client.list(kinds.POD, labels=selector, view=PodView)
+            except ClusterError as error:
+                self._denials.note(places.UPGRADES, error)
+                return None, f"the pods of waitForCompletion.podSelector {selector!r} cannot be listed: {error}"
+            owners = {
+                view.name for view in waiting if getattr(_policy_of(about, view), "jobs_selector", "") == selector
+            }
+            for pod in listing.items:
+                if pod.phase in ("Running", "Pending") and pod.node_name in owners:
+                    found.setdefault(pod.node_name, []).append(f"{pod.metadata.namespace}/{pod.name}")
+        return {node: tuple(sorted(jobs)) for node, jobs in found.items()}, ""
+
+    async def _gpu_pods(
+        self, about: Scope, views: Iterable[NodeView]
+    ) -> "dict[str, tuple[GpuPod, ...] | ClusterError]":
+        """The GPU pods of nodes that are to be freed of them and where nothing is under way yet."""
+        limit = asyncio.Semaphore(LOOKS_IN_FLIGHT)
+        found: dict[str, tuple[GpuPod, ...] | ClusterError] = {}
+
+        async def look(node: str, rules: PodDeletion) -> None:
+            async with limit:
+                try:
+                    found[node] = await self._works.gpu_pods(node, rules)
+                except ClusterError as error:
+                    found[node] = error
+
+        async with asyncio.TaskGroup() as group:
+            for view in views:
+                here = view.labels.get(names.UPGRADE_STATE) == State.POD_DELETION_REQUIRED
+                rules = _policy_of(about, view).pod_deletion if here else None
+                if rules is not None and self._works.of(view.name, State.POD_DELETION_REQUIRED) is None:
+                    group.create_task(look(view.name, rules))
+        return found
+
+    # --- carrying out -------------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, decisions: Iterable[Decision]) -> ClusterError | None:
+        """Do what was decided, node by node side by side; the first error that is worth another pass soon."""
+        errors: list[ClusterError] = []
+
+        async def one(decision: Decision) -> None:
+            async with self._writes:
+                try:
+                    await self._do(decision)
+                except NotFound:
+                    log.debug("node %s or its driver pod is gone", decision.node)
+                except Conflict:
+                    log.debug("node %s has changed meanwhile: it is decided on anew", decision.node)
+                    self.wake()
+                except ClusterError as error:
+                    errors.append(error)
+                    self._event(decision.node, *machine.failure(decision, str(error)))
+
+        async with asyncio.TaskGroup() as group:
+            for decision in decisions:
+                if not decision.idle:
+                    group.create_task(one(decision))
+        return errors[0] if errors else None
+
+    async def _do(self, decision: Decision) -> None:
+        if decision.patch:
+            stored = await self._client.patch(
+                kinds.NODE,
+                decision.node,
+                decision.patch.document(decision.resource_version),
+                type=PatchType.MERGE,
+                field_manager=names.FIELD_MANAGER,
+                view=NodeView,
+            )
+            self._nodes.answered(stored)
+        if decision.to is not None:
+            log.info("node %s: %s -> %s", decision.node, decision.state, decision.to or "(no state)")
+            self._works.forget(decision.node)
+        for action in decision.actions:
+            if isinstance(action, DeletePod):
+                await self._client.delete(kinds.POD, action.name, action.namespace, uid=action.uid)
+            elif isinstance(action, StartEviction):
+                self._works.evict(decision.node, action.rules)
+            else:
+                self._works.drain(decision.node, action.rules)
+        for event in decision.events:
+            self._event(decision.node, *event)
+
+    def _event(self, node: str, type: str, message: str) -> None:
+        view = self._nodes.get(node)
+        if view is None:
+            return
+        about = Reference("v1", "Node", node, uid=view.metadata.uid, resource_version=view.metadata.resourceVersion)
+        kind: Literal["Normal", "Warning"] = "Warning" if type == machine.WARNING else "Normal"
+        self._events.event(about, kind, REASON, message)
+
+
+def _marked(view: NodeView) -> Decision:
+    to = State.UPGRADE_REQUIRED
+    why = "its driver pod is no DaemonSet's any more: the driver of its NVIDIADriver takes its place"
+    return Decision(
+        node=view.name,
+        state=states.parse(view.labels.get(names.UPGRADE_STATE, "")),
+        to=to,
+        resource_version=view.metadata.resourceVersion,
+        patch=Patch({names.UPGRADE_STATE: to.value}),
+        events=(Event(machine.NORMAL, f"Driver upgrade: {to}: {why}"),),
+    )
+
+
+def _is_driver(owner: Mapping[str, Any]) -> bool:
+    return bool(owner.get("kind") == kinds.NVIDIA_DRIVER.kind)
+
+
+_VALIDATED: Final = frozenset({State.POD_RESTART_REQUIRED, State.VALIDATION_REQUIRED})
+
+
+class _Noted(msgspec.Struct, frozen=True, gc=False):
+    """What a pass looks at of a node: its other labels, its addresses and heartbeats start none."""
+
+    keys: tuple[str, ...]
+    unschedulable: bool
+    ready: bool
+
+
+_LABELS: Final = (names.UPGRADE_STATE, names.UPGRADE_SKIP, names.DRIVER_OWNER)
+_ANNOTATIONS: Final = (
+    names.UPGRADE_REQUESTED,
+    names.UPGRADE_SAFE_LOAD,
+    names.UPGRADE_INITIAL_STATE,
+    names.UPGRADE_JOBS_START,
+    names.UPGRADE_VALIDATION_START,
+)
+
+
+def _node_facts_of(view: NodeView | None) -> _Noted | None:
+    if view is None:
+        return None
+    labels, annotations = view.labels, view.annotations
+    keys = (*(labels.get(key, "") for key in _LABELS), *(annotations.get(key, "") for key in _ANNOTATIONS))
+    return _Noted(keys, view.spec.unschedulable, not view.status.conditions)
+
+
+_NOT_UPGRADED: Final = Policy(pod_deletion=None)
+
+
+def _policy_of(about: Scope, view: NodeView) -> Policy:
+    """The policy by which a node is upgraded; one that looks at nothing where it is not."""
+    found = about.machines.get("") or about.machines.get(view.labels.get(names.DRIVER_OWNER, ""))
+    return found or _NOT_UPGRADED
