@@ -79,7 +79,7 @@ class Gate:
 
 
 class GatedClient:
-    """A client whose writes pass a gate."""
+    """A client whose writes pass a gate, and let the cluster's controllers do their work."""
 
     def __init__(self, client: Client, world: "World") -> None:
         self._client, self._world = client, world
@@ -98,7 +98,9 @@ class GatedClient:
 
         async def call(kind: Any, *args: Any, **more: Any) -> Any:
             self._world.gate.pass_through(_told(name, args, more))
-            return await found(kind, *args, **more)
+            answer = await found(kind, *args, **more)
+            self._world.tick()  # at once: nothing here depends on how fast this machine is
+            return answer
 
         return call
 
@@ -140,6 +142,8 @@ class World:
         self.url = ""
         self.gate = Gate()
         self.slept: list[float] = []
+        self.pace = 500.0
+        """Seconds of the program's a real second."""
         self.stuck: set[str] = set()
         """Pods that do not go, though they are asked to."""
         self.uses: dict[str, int] = {}
@@ -212,7 +216,7 @@ class World:
             given,
             make_client=self._client,
             release=self.release,
-            pace=2000.0,
+            pace=self.pace,
         )
         process.world = self
         process.listed = self.listed

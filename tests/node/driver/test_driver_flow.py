@@ -87,7 +87,7 @@ async def test_operands_are_gone_before_anything_else_happens(make: Make) -> Non
 async def test_an_operand_that_does_not_go_is_named_after_five_minutes(make: Make) -> None:
     world = await make()
     world.load(*DRIVER, digest="old")
-    world.stuck = {"nvidia-dcgm"}
+    world.stuck, world.pace = {"nvidia-dcgm"}, 2000.0
     assert await world.run() == 1
     assert "timed out after 300 s waiting for pods of app=nvidia-dcgm to go: gpu-operator/nvidia-dcgm" in world.log
     assert world.slept.count(5.0) > 3
@@ -100,7 +100,7 @@ async def test_third_parties_are_waited_for_by_their_node_selector(make: Make) -
     world.load(*DRIVER, digest="old")
     world.change(labels={names.DEPLOY_CLIENT: "true"})
     world.pod("theirs", namespace=JOBS, nodeSelector={names.DEPLOY_CLIENT: "true"})
-    world.stuck = {"theirs"}
+    world.stuck, world.pace = {"theirs"}, 2000.0
     assert await world.run() == 1
     assert f"DaemonSets with nodeSelector {names.DEPLOY_CLIENT} to go: jobs/theirs" in world.log
     world.stuck = set()
@@ -513,6 +513,17 @@ async def test_11_uncordoning_that_fails_is_only_said(make: Make) -> None:
     assert world.cordoned and world.annotations[names.DRIVER_MANAGER_CORDONED] == "true"
     assert await world.run() == 0
     healthy(world)
+
+
+@pytest.mark.parametrize(("state", "stays"), [(None, False), ("upgrade-done", False), ("pod-restart-required", True)])
+async def test_11_the_policy_was_turned_on_after_a_kill(make: Make, state: str | None, stays: bool) -> None:
+    world = await make()
+    world.change(cordon=True, annotations={names.DRIVER_MANAGER_CORDONED: "true"})
+    world.policy()
+    if state:
+        world.change(labels={names.UPGRADE_STATE: state})
+    assert await world.run() == 0
+    assert world.cordoned is stays
 
 
 async def test_13_nouveau_that_stays_is_an_error(make: Make) -> None:

@@ -86,8 +86,8 @@ class Host:
         """Unmount the root of a driver's container, and remove the file of its process. Raises MountError, OSError."""
         if not self.loaded():
             self._forget()
-        gone = await mounts.unmount(self._process, names.DRIVER_ROOT)
-        self._log.info(f"unmounted {names.DRIVER_ROOT} ({len(gone)} mounts)")
+        if gone := await mounts.unmount(self._process, names.DRIVER_ROOT):
+            self._log.info(f"unmounted {names.DRIVER_ROOT} ({len(gone)} mounts)")
         try:
             self._process.path(names.DRIVER_PID_FILE).unlink(missing_ok=True)
         except OSError as error:

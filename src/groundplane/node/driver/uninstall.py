@@ -26,6 +26,10 @@ PRE_INSTALLED_S: Final = 60.0
 """How long the pod is given to be taken away where it is not needed."""
 
 
+_AT_REST: Final = ("", "upgrade-done")
+"""States of the operator's upgrade in which it does nothing with a node."""
+
+
 class Parts(NamedTuple):
     """What a run is done with."""
 
@@ -85,6 +89,7 @@ class _Run:
         self._evicts = self._wanted.enable_gpu_pod_eviction and not node.policy
         self._drains = self._wanted.enable_auto_drain and not node.policy
         self._cordoned = node.cordoned_here
+        self._upgrading = node.policy and node.labels.get(names.UPGRADE_STATE, "") not in _AT_REST
         self._dra = labels.pause_dra(node.labels, self._release)
         """The change that pauses the DRA plugin; nothing if it is not deployed."""
         self.nothing_loaded = False
@@ -224,8 +229,11 @@ class _Run:
         await self._restore_operands()
 
     async def _uncordon(self) -> None:
-        """Let pods come again, if it is us who keep them off; that it fails is only said."""
-        if not (self._cordoned and (self._evicts or self._drains)):
+        """Let pods come again, if it is us who keep them off; that it fails is only said.
+
+        Not while the operator upgrades the node's driver, which keeps them off too.
+        """
+        if not self._cordoned or self._upgrading:
             return
         try:
             await self._cluster.uncordon()
