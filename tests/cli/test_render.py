@@ -168,3 +168,117 @@ def test_objects_name_their_owner_only_when_its_uid_is_known() -> None:
     assert len(owned) == len(free)
     assert {item["metadata"]["ownerReferences"][0]["uid"] for item in owned} == {policy["metadata"]["uid"]}
     assert not any("ownerReferences" in item["metadata"] for item in free)
+
+
+# --- NVIDIADrivers ----------------------------------------------------------------------------------------------------
+
+MANAGER = {"repository": "r", "image": "manager", "version": "1"}
+
+
+def nvidia_driver(name: str = "a", **spec: Any) -> dict[str, Any]:
+    plain = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "580.126.20", "manager": MANAGER}
+    metadata = {"name": name, "uid": f"uid-{name}"}
+    return {
+        "apiVersion": "nvidia.com/v1alpha1",
+        "kind": "NVIDIADriver",
+        "metadata": metadata,
+        "spec": {**plain, **spec},
+    }
+
+
+def gpu_node(name: str, **labels: str) -> dict[str, Any]:
+    found = {
+        names.PCI_GPU_LABELS[0]: "true",
+        names.KERNEL_VERSION: "6.8.0-60-generic",
+        names.OS_RELEASE_ID: "ubuntu",
+        names.OS_RELEASE_VERSION_ID: "24.04",
+    }
+    return {"kind": "Node", "metadata": {"name": name, "labels": {**found, **labels}}}
+
+
+def written(folder: Path, *items: dict[str, Any], name: str = "items.yaml") -> str:
+    (folder / name).write_text(yaml.safe_dump_all(items))
+    return str(folder / name)
+
+
+def test_a_driver_renders_for_a_sample_node(tmp_path: Path) -> None:
+    document = rendering("-f", written(tmp_path, nvidia_driver()))
+    assert document["policy"] == "a"
+    shared, own = document["states"]
+    assert [each["metadata"]["name"] for each in shared["objects"]] == ["nvidia-driver-startup-probe"]
+    assert own["name"] == "NVIDIADriver a"
+    assert [each["kind"] for each in own["objects"]][-1] == "DaemonSet"
+
+
+@pytest.mark.parametrize("as_list", [True, False])
+def test_drivers_render_for_the_nodes_that_are_theirs(tmp_path: Path, as_list: bool) -> None:
+    drivers = [nvidia_driver("a", nodeSelector={"example.com/pool": "a"}), nvidia_driver("rest", default=True)]
+    items = [{"apiVersion": "v1", "kind": "List", "items": drivers}] if as_list else drivers
+    nodes = written(tmp_path, gpu_node("n1", **{"example.com/pool": "a"}), gpu_node("n2"), name="nodes.yaml")
+    document = rendering("-f", written(tmp_path, *items), "--nodes", nodes)
+    owners = {each["name"]: each["labels"][names.DRIVER_OWNER] for each in document["nodes"]}
+    assert owners == {"n1": "a", "n2": "rest"}
+    selectors = {
+        state["name"]: item["spec"]["template"]["spec"]["nodeSelector"]
+        for state in document["states"]
+        for item in state["objects"]
+        if item["kind"] == "DaemonSet"
+    }
+    assert selectors["NVIDIADriver a"]["example.com/pool"] == "a"
+    assert selectors["NVIDIADriver rest"][names.DRIVER_OWNER] == "rest"
+    stream = run("-f", written(tmp_path, *items), "--nodes", nodes).stdout
+    assert f"# node n1: {names.DRIVER_OWNER}=a" in stream
+
+
+def test_drivers_that_meet_on_a_node_are_refused(tmp_path: Path) -> None:
+    result = run("-f", written(tmp_path, nvidia_driver("a"), nvidia_driver("b")))
+    assert result.exit_code == 1
+    assert "select node sample: [a b]" in result.stderr
+
+
+def test_what_is_wrong_with_one_driver_leaves_the_other(tmp_path: Path) -> None:
+    bad = nvidia_driver("bad", version=None, nodeSelector={"pool": "bad"})
+    contrary = nvidia_driver("contrary", usePrecompiled=True, gds={"enabled": True}, nodeSelector={"pool": "c"})
+    nodes = written(tmp_path, gpu_node("n1", pool="bad"), gpu_node("n2", pool="c"), gpu_node("n3"), name="nodes.yaml")
+    result = run("-f", written(tmp_path, bad, contrary, nvidia_driver("good", default=True)), "--nodes", nodes)
+    assert result.exit_code == 1
+    assert "error: NVIDIADriver bad: spec: repository, image and version must be set together" in result.stderr
+    assert "error: NVIDIADriver contrary: spec.gds.enabled and spec.usePrecompiled" in result.stderr
+    assert "kind: DaemonSet" in result.stdout
+
+
+def test_a_node_that_is_left_out_is_warned_of(tmp_path: Path) -> None:
+    bare = gpu_node("bare")
+    del bare["metadata"]["labels"][names.OS_RELEASE_ID]
+    result = run("-f", written(tmp_path, nvidia_driver()), "--nodes", written(tmp_path, bare, name="nodes.yaml"))
+    assert result.exit_code == 0
+    assert f"warning: NVIDIADriver a: node bare is left out: no label {names.OS_RELEASE_ID}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "text"),
+    [
+        ({"kind": "NVIDIADriver", "metadata": {}}, (), "metadata.name: missing; give the NVIDIADriver a name"),
+        ({"spec": {"version": 580}}, (), "spec.version: expected a string"),
+        ({}, ("--state", "state-driver"), "NVIDIADrivers have no states to choose from"),
+        ({"spec": {}}, (), "spec.image: 'nvcr.io/nvidia/driver' has neither a tag nor a digest"),
+        ({"spec": {"repositry": "x", "image": "r/d:1", "manager": MANAGER}}, (), "did you mean spec.repository?"),
+    ],
+)
+def test_drivers_that_cannot_be_rendered(
+    tmp_path: Path, change: dict[str, Any], arguments: tuple[str, ...], text: str
+) -> None:
+    result = run("-f", written(tmp_path, {**nvidia_driver(), **change}), *arguments)
+    assert text in result.stderr
+
+
+def test_the_manager_may_be_the_operators(tmp_path: Path) -> None:
+    path = written(tmp_path, nvidia_driver(manager={}))
+    assert "spec.manager: no image" in run("-f", path).stderr
+    assert "image: r/m:2" in run("-f", path, "--manager-image", "r/m:2").stdout
+
+
+def test_a_policy_beside_drivers_is_rendered_as_ever(tmp_path: Path) -> None:
+    policy = yaml.safe_load(Path(DEFAULT).read_text())
+    document = rendering("-f", written(tmp_path, policy, nvidia_driver()))
+    assert [state["name"] for state in document["states"]] == [state.name for state in stack.STATES]

@@ -1,4 +1,4 @@
-"""``groundplane render``: what a policy leads to, printed without any cluster."""
+"""``groundplane render``: what a policy, or NVIDIADrivers, lead to, printed without any cluster."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +8,8 @@ from . import documents
 from . import output as printing
 
 if TYPE_CHECKING:
-    from ..api.codec import Loaded
+    from ..api.codec import Form, Loaded
+    from ..api.nvidiadriver import NVIDIADriver
     from ..api.release import Release
     from ..cluster.views import NodeView
     from ..operator.plan import Offline
@@ -18,7 +19,14 @@ SAMPLE = {"kernel": "6.8.0-60-generic", "os": "ubuntu:24.04", "runtime": "contai
 
 
 @click.command("render")
-@click.option("-f", "--file", "path", required=True, metavar="FILE", help="The ClusterPolicy; - for standard input.")
+@click.option(
+    "-f",
+    "--file",
+    "path",
+    required=True,
+    metavar="FILE",
+    help="The ClusterPolicy, or NVIDIADrivers; - for standard input.",
+)
 @click.option("--nodes", metavar="FILE", help="Nodes as YAML or JSON (`kubectl get nodes -o yaml`), or sample nodes.")
 @click.option("--with", "given", metavar="FILE", multiple=True, help="ConfigMaps and Secrets that the policy names.")
 @click.option("-o", "--output", type=click.Choice(FORMATS), default="manifests", show_default=True)
@@ -28,6 +36,13 @@ SAMPLE = {"kernel": "6.8.0-60-generic", "os": "ubuntu:24.04", "runtime": "contai
 @click.option("--kernel", default=SAMPLE["kernel"], show_default=True, help="Without --nodes: the kernel.")
 @click.option("--os", "os_name", default=SAMPLE["os"], show_default=True, help="Without --nodes: ID:VERSION_ID.")
 @click.option("--runtime", default=SAMPLE["runtime"], show_default=True, help="Without --nodes: the container runtime.")
+@click.option(
+    "--manager-image",
+    metavar="IMAGE",
+    envvar="DRIVER_MANAGER_IMAGE",
+    default="",
+    help="The driver manager of NVIDIADrivers that name none, as the operator's environment has it.",
+)
 @click.option("--service-monitors", is_flag=True, help="As in a cluster that has the ServiceMonitor CRD.")
 def command(
     path: str,
@@ -40,50 +55,110 @@ def command(
     kernel: str,
     os_name: str,
     runtime: str,
+    manager_image: str,
     service_monitors: bool,
 ) -> None:
-    """Print the objects and node labels that a ClusterPolicy leads to.
+    """Print the objects and node labels that a ClusterPolicy leads to, or that the NVIDIADrivers of a file do.
 
     `manifests` is a stream for `kubectl apply -f -`, with the label changes as comments; `yaml` and `json` hold states,
     objects and node changes in one document. The exit status is 1 when a part of the policy cannot be carried out.
     """
-    from ..operands import stack
     from ..operator import plan
 
-    loaded = load_policy(path)
+    items = documents.read(path)
+    drivers = _drivers(items, path)
+    loaded = None if drivers else load_policy(path, items)
     chosen = release(release_text)
-    unknown = sorted(set(states) - {state.name for state in stack.STATES})
-    if unknown:
-        known = ", ".join(state.name for state in stack.STATES)
-        raise click.ClickException(f"--state {', '.join(unknown)}: no such state; there are {known}")
+    _check(states, bool(drivers))
+    _keep_selected_labels(drivers)
     try:
         views = plan.node_views(documents.read(nodes) if nodes else [_sample(kernel, os_name, runtime)])
     except plan.PlanError as error:
         raise click.ClickException(f"{nodes}: {error}" if nodes else str(error)) from error
     found = _keys([item for file in given for item in documents.read(file)], namespace)
-    offline = _offline(loaded, views, namespace, chosen, found, service_monitors)
-    _print(offline, views if nodes else [], output, states, loaded.policy.metadata.name, chosen)
+    if loaded is not None:
+        offline = _offline(loaded, views, namespace, chosen, found, service_monitors)
+        name = loaded.policy.metadata.name
+    else:
+        offline = _offline_drivers(drivers, views, namespace, chosen, found, manager_image)
+        name = " ".join(sorted(driver.name for driver in drivers))
+    _print(offline, views if nodes else [], output, states, name, chosen)
+    for warning in offline.warnings:
+        click.echo(f"warning: {warning}", err=True)
     for problem in offline.problems:
         click.echo(f"error: {problem}", err=True)
     if offline.problems:
         raise SystemExit(1)
 
 
-def load_policy(path: str) -> "Loaded":
-    """Read the one ClusterPolicy of a file; unknown fields are warned of on standard error."""
+def _check(states: tuple[str, ...], drivers: bool) -> None:
+    """Refuse states that there are not."""
+    from ..operands import stack
+
+    known = [] if drivers else [state.name for state in stack.STATES]
+    if unknown := sorted(set(states) - set(known)):
+        have = (
+            f"no such state; there are {', '.join(known)}" if known else "NVIDIADrivers have no states to choose from"
+        )
+        raise click.ClickException(f"--state {', '.join(unknown)}: {have}")
+
+
+def _drivers(items: list[dict[str, Any]], path: str) -> "list[NVIDIADriver]":
+    """The NVIDIADrivers of a file that holds no ClusterPolicy."""
     from ..api import codec
 
-    document = documents.of_kind(documents.read(path), "ClusterPolicy", path)
+    kind = codec.NVIDIA_DRIVER.name
+    items = documents.unpacked(documents.unpacked(items, kind), "ClusterPolicy")
+    if any(item.get("kind") == codec.CLUSTER_POLICY.name for item in items):
+        return []
+    found = []
+    for item in items:
+        if item.get("kind") != kind:
+            continue
+        try:
+            loaded = codec.load_nvidia_driver(item)
+        except codec.PolicyError as error:
+            raise click.ClickException(f"{path}: {error}") from error
+        if not loaded.driver.name:
+            raise click.ClickException(f"{path}: metadata.name: missing; give the {kind} a name")
+        _warn(path, loaded.unknown, codec.NVIDIA_DRIVER)
+        found.append(loaded.driver)
+    return found
+
+
+def _warn(path: str, unknown: list[str], form: "Form[Any]") -> None:
+    """Tell of fields that do nothing, on standard error."""
+    from ..api import codec
+
+    for field in unknown:
+        meant = codec.suggest(field, form)
+        hint = f"; did you mean {meant}?" if meant else ""
+        click.echo(f"warning: {path}: {field} is not a field of {form.name} and does nothing{hint}", err=True)
+
+
+def _keep_selected_labels(drivers: "list[NVIDIADriver]") -> None:
+    """Of nodes only labels are kept that something depends on: those that drivers select by, too."""
+    from ..cluster import views
+
+    for driver in drivers:
+        views.keep(driver.spec.nodeSelector or {})
+
+
+def load_policy(path: str, items: list[dict[str, Any]] | None = None) -> "Loaded":
+    """Read the one ClusterPolicy of a file; unknown fields are warned of on standard error.
+
+    ``items`` are the file's documents where they have been read.
+    """
+    from ..api import codec
+
+    document = documents.of_kind(documents.read(path) if items is None else items, "ClusterPolicy", path)
     try:
         loaded = codec.load_cluster_policy(document)
     except codec.PolicyError as error:
         raise click.ClickException(f"{path}: {error}") from error
     if not loaded.policy.metadata.name:
         raise click.ClickException(f"{path}: metadata.name: missing; give the ClusterPolicy a name")
-    for field in loaded.unknown:
-        meant = codec.suggest(field)
-        hint = f"; did you mean {meant}?" if meant else ""
-        click.echo(f"warning: {path}: {field} is not a field of ClusterPolicy and does nothing{hint}", err=True)
+    _warn(path, loaded.unknown, codec.CLUSTER_POLICY)
     return loaded
 
 
@@ -152,6 +227,29 @@ def _offline(
         namespace=namespace,
         release=chosen,
         service_monitor_crd=service_monitors,
+        config_maps={name: found["ConfigMap"].get(name) for name in wanted.config_maps},
+        secrets={name: found["Secret"].get(name) for name in wanted.secrets},
+    )
+
+
+def _offline_drivers(
+    drivers: "list[NVIDIADriver]",
+    views: "list[NodeView]",
+    namespace: str,
+    chosen: "Release",
+    found: Keys,
+    manager_image: str,
+) -> "Offline":
+    from ..operands.nvidiadriver import references
+    from ..operator import plan_drivers
+
+    wanted = references(driver.spec for driver in drivers)
+    return plan_drivers.offline(
+        drivers,
+        views,
+        namespace=namespace,
+        release=chosen,
+        default_images={"DRIVER_MANAGER_IMAGE": manager_image},
         config_maps={name: found["ConfigMap"].get(name) for name in wanted.config_maps},
         secrets={name: found["Secret"].get(name) for name in wanted.secrets},
     )

@@ -122,16 +122,17 @@ def shared(drivers: Iterable[nvd.NVIDIADriver], facts: ClusterFacts) -> list[Man
     Each of the drivers that are not being deleted owns them and none controls them, so that garbage collection takes
     them with the last one. None without drivers.
     """
-    owners = sorted((each for each in drivers if not each.deleting and each.metadata.uid), key=lambda each: each.name)
-    if not owners:
+    live = sorted((each for each in drivers if not each.deleting), key=lambda each: each.name)
+    if not live:
         return []
     labels = {"app": driver.BASE, names.COMPONENT_LABEL: driver.COMPONENT}
     models: list[Model] = [startup_probe.config_map(facts.release, labels)]
     if driver_config.trusts_own_ca(facts):
         models.append(driver.authorities())
     made = [build.finish(each, STATE, msgspec.structs.replace(facts, owner=None)) for each in models]
-    for each in made:
-        each["metadata"]["ownerReferences"] = [_reference(owner) for owner in owners]
+    if owners := [_reference(each) for each in live if each.metadata.uid]:
+        for each in made:
+            each["metadata"]["ownerReferences"] = owners
     return made
 
 

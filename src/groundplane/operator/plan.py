@@ -67,6 +67,7 @@ class Offline(msgspec.Struct, frozen=True):
     rendered: tuple[Rendered, ...]
     nodes: tuple[NodeChange, ...]
     problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 # --- without a cluster ------------------------------------------------------------------------------------------------
