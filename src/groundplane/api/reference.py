@@ -1,26 +1,28 @@
-"""The reference page of ClusterPolicy, made from the same Structs as the CRD.
+"""The reference pages of ClusterPolicy and NVIDIADriver, made from the same Structs as their CRDs.
 
-``docs/reference/clusterpolicy.md`` is the result, kept in the repository; run this module to write it again.
+``docs/reference/clusterpolicy.md`` and ``nvidiadriver.md`` are the result, kept in the repository; run this module with
+the name of a page to write it again.
 """
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from . import clusterpolicy, crd, fragments, schema
 
-COMMAND: Final = "python -m groundplane.api.reference > docs/reference/clusterpolicy.md"
+COMMAND: Final = "python -m groundplane.api.reference {page} > docs/reference/{page}.md"
 
-_HEADER: Final = f"""\
-<!-- Generated from src/groundplane/api: do not edit. To write it again: {COMMAND} -->
-# ClusterPolicy
+_HEADER: Final = """\
+<!-- Generated from src/groundplane/api: do not edit. To write it again: {command} -->
+# {kind}
 
-`clusterpolicies.nvidia.com`, version v1, cluster-scoped. One ClusterPolicy is in force at a time.
+`{resource}`, version {version}, cluster-scoped. {purpose}
 
 Default is what the API server fills in when the section is present and the field is not. Without one, the component
 that reads the field decides. `[]` in a path stands for each item of a list, `{{}}` for each value of a mapping.
-Also available in a cluster: `kubectl explain clusterpolicy.spec.driver`.
+Also available in a cluster: `kubectl explain {explain}`.
 """
 
 _COLUMNS: Final = ("Field", "Type", "Default", "Allowed", "Meaning")
@@ -38,11 +40,46 @@ _BOUNDS: Final = (
 def cluster_policy_reference() -> str:
     """The page as Markdown: a table for each section of ``spec``, then one for ``status``."""
     root = crd.cluster_policy_schema()["properties"]
-    parts = [_HEADER, _required_note(root["spec"])]
+    header = _HEADER.format(
+        command=COMMAND.format(page="clusterpolicy"),
+        kind="ClusterPolicy",
+        resource="clusterpolicies.nvidia.com",
+        version="v1",
+        purpose="One ClusterPolicy is in force at a time.",
+        explain="clusterpolicy.spec.driver",
+    )
+    parts = [header, _required_note(root["spec"])]
     for name, section in root["spec"]["properties"].items():
         parts.append(_table(f"spec.{name}", section))
     parts.append(_table("status", root["status"]))
     return "\n".join(parts)
+
+
+_DRIVER_RULES: Final = """\
+Release 26.3.3 knows neither `spec.default` nor `spec.upgradePolicy`. `spec.driverType` cannot be changed, nor can
+`spec.usePrecompiled` once it is set; with `spec.default: true` there may be no `spec.nodeSelector`.
+"""
+
+
+def nvidia_driver_reference() -> str:
+    """The page of NVIDIADriver as Markdown: a table for ``spec`` and one for ``status``."""
+    root = crd.nvidia_driver_schema()["properties"]
+    header = _HEADER.format(
+        command=COMMAND.format(page="nvidiadriver"),
+        kind="NVIDIADriver",
+        resource="nvidiadrivers.nvidia.com",
+        version="v1alpha1",
+        purpose="Each is a driver for the nodes that it selects; short names `nvd`, `nvdriver` and `nvdrivers`.",
+        explain="nvidiadriver.spec",
+    )
+    return "\n".join([header, _DRIVER_RULES, _table("spec", root["spec"]), _table("status", root["status"])])
+
+
+PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    "clusterpolicy": cluster_policy_reference,
+    "nvidiadriver": nvidia_driver_reference,
+}
+"""The pages by name."""
 
 
 def _required_note(spec: dict[str, Any]) -> str:
@@ -92,4 +129,6 @@ def _row(cells: tuple[str, ...] | list[str]) -> str:
 
 
 if __name__ == "__main__":
-    print(cluster_policy_reference(), end="")
+    if len(sys.argv) != 2 or sys.argv[1] not in PAGES:
+        sys.exit(f"name the page to write: {' or '.join(PAGES)}")
+    print(PAGES[sys.argv[1]](), end="")
