@@ -23,6 +23,7 @@ class Entry(NamedTuple):
 COMMANDS = {
     "render": Entry("render", "Print the objects and node labels a ClusterPolicy leads to, with no cluster."),
     "plan": Entry("plan", "Print what the operator would change in a live cluster."),
+    "driver": Entry("driver", "See what driver upgrades would do next, and why nodes wait."),
     "crds": Entry("crds", "Print the custom resource definitions."),
     "manage-crds": Entry(
         "manage_crds", "Bring the custom resource definitions of a cluster up to date, or delete them."

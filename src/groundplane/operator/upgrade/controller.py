@@ -12,7 +12,6 @@ cordons and readiness, so a node moves on when it can.
 import asyncio
 import contextlib
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
@@ -28,17 +27,16 @@ from ...cluster.events import EventRecorder, Reference
 from ...cluster.queue import Controller, Requeue
 from ...cluster.views import NodeView, PodView
 from .. import denials as places
-from .. import handover, readiness
+from .. import handover
 from ..caches import Caches
 from ..clock import Clock
 from ..denials import Denials
 from ..driverstore import DriverStore
 from ..metrics import Metrics
 from ..nodes import NodeStore
-from ..owned import deleting
 from ..retries import Backoff, Guard
 from ..settings import Settings
-from . import bynode, machine, scope, states
+from . import bynode, machine, observed, scope, states
 from .bynode import ByNode, DriverPodView
 from .model import (
     DaemonSetFacts,
@@ -46,11 +44,8 @@ from .model import (
     DeletePod,
     DriverPod,
     Event,
-    GpuPod,
     NodeFacts,
     Patch,
-    PodDeletion,
-    Policy,
     Problem,
     StartEviction,
     ValidatorPod,
@@ -182,7 +177,7 @@ class Upgrades:
     def _validator_changed(self, node: str) -> None:
         view = self._nodes.get(node)
         state = view.labels.get(names.UPGRADE_STATE, "") if view is not None else ""
-        if state in _VALIDATED:
+        if state in observed.VALIDATED:
             self.wake()
 
     # --- one pass -----------------------------------------------------------------------------------------------------
@@ -298,26 +293,9 @@ class Upgrades:
 
     def _daemon_sets(self, selector: tuple[str, str]) -> dict[str, DaemonSetFacts]:
         """The driver DaemonSets, by UID."""
-        key, value = selector
-        pods = bynode.owners(self._pods.informer.values()) if self._pods is not None else Counter()
-        return {
-            each["metadata"]["uid"]: self._daemon_set(each, pods)
-            for each in self._caches.objects.of_kind(kinds.DAEMON_SET)
-            if (each["metadata"].get("labels") or {}).get(key) == value and not deleting(each)
-        }
-
-    def _daemon_set(self, live: Mapping[str, Any], pods: Counter[str]) -> DaemonSetFacts:
-        meta, status = live["metadata"], live.get("status") or {}
-        return DaemonSetFacts(
-            name=meta["name"],
-            uid=meta["uid"],
-            desired=status.get("desiredNumberScheduled", 0),
-            pods=pods[meta["uid"]],
-            revision=readiness.newest_revision(meta["name"], meta["uid"], self._caches.revisions.values()),
-            digest=bynode.config_digest(live["spec"]["template"].get("spec") or {}),
-            driver=next((owner["name"] for owner in meta.get("ownerReferences") or () if _is_driver(owner)), ""),
-            precompiled=(meta.get("labels") or {}).get(names.PRECOMPILED) == "true",
-        )
+        pods = self._pods.informer.values() if self._pods is not None else ()
+        live = self._caches.objects.of_kind(kinds.DAEMON_SET)
+        return observed.daemon_sets(live, selector, pods, self._caches.revisions.values())
 
     def _orphans(self, about: Scope) -> list[Decision]:
         """Nodes whose driver ClusterPolicy has left to an NVIDIADriver: they are marked for their upgrade (3.9)."""
@@ -346,80 +324,24 @@ class Upgrades:
             if (view := self._nodes.get(name)) is not None and (names.UPGRADE_STATE in view.labels or name in found)
         ]
         self._works.forget_all_but(self._is_wanted)
-        jobs, unread = await self._jobs(about, views)
-        held = await self._gpu_pods(about, views)
-        return [self._facts(view, daemon_sets, jobs, held.get(view.name), unread) for view in views]
+        jobs, unread = await observed.jobs(self._client, about, views)
+        held = await observed.gpu_pods(self._works, about, views)
+        return [
+            observed.node(
+                view,
+                self._pods.on(view.name) if self._pods is not None else (),
+                daemon_sets,
+                jobs=jobs,
+                gpu_pods=held.get(view.name),
+                validators=self._validators.on(view.name) if self._validators is not None else (),
+                unread=unread,
+            )
+            for view in views
+        ]
 
     def _is_wanted(self, node: str, work: Work) -> bool:
         view = self._nodes.get(node)
         return view is not None and view.labels.get(names.UPGRADE_STATE, "") == work.state
-
-    def _facts(
-        self,
-        view: NodeView,
-        daemon_sets: Mapping[str, DaemonSetFacts],
-        jobs: Mapping[str, tuple[str, ...]] | None,
-        gpu_pods: "tuple[GpuPod, ...] | ClusterError | None",
-        unread: str,
-    ) -> NodeFacts:
-        pods = self._pods.on(view.name) if self._pods is not None else ()
-        state = view.labels.get(names.UPGRADE_STATE, "")
-        if isinstance(gpu_pods, ClusterError):
-            unread, gpu_pods = str(gpu_pods), None
-        return NodeFacts(
-            name=view.name,
-            labels=view.labels,
-            annotations=view.annotations,
-            resource_version=view.metadata.resourceVersion,
-            unschedulable=view.spec.unschedulable,
-            ready=not view.status.conditions,
-            driver_pods=tuple([pod for pod in pods if pod.orphan or pod.daemon_set in daemon_sets]),
-            jobs=jobs.get(view.name, ()) if jobs is not None else None,
-            gpu_pods=gpu_pods,
-            validators=self._validators.on(view.name) if self._validators and state in _VALIDATED else None,
-            unread=unread,
-        )
-
-    async def _jobs(self, about: Scope, views: Iterable[NodeView]) -> tuple[dict[str, tuple[str, ...]] | None, str]:
-        """The pods that nodes wait for, by node, and why they could not be listed; one request a selector."""
-        waiting = [view for view in views if view.labels.get(names.UPGRADE_STATE) == State.WAIT_FOR_JOBS_REQUIRED]
-        selectors = {_policy_of(about, view).jobs_selector for view in waiting}
-        found: dict[str, list[str]] = {}
-        for selector in sorted(selectors - {""}):
-            try:
-                listing = await self._client.list(kinds.POD, labels=selector, view=PodView)
-            except ClusterError as error:
-                self._denials.note(places.UPGRADES, error)
-                return None, f"the pods of waitForCompletion.podSelector {selector!r} cannot be listed: {error}"
-            owners = {
-                view.name for view in waiting if getattr(_policy_of(about, view), "jobs_selector", "") == selector
-            }
-            for pod in listing.items:
-                if pod.phase in ("Running", "Pending") and pod.node_name in owners:
-                    found.setdefault(pod.node_name, []).append(f"{pod.metadata.namespace}/{pod.name}")
-        return {node: tuple(sorted(jobs)) for node, jobs in found.items()}, ""
-
-    async def _gpu_pods(
-        self, about: Scope, views: Iterable[NodeView]
-    ) -> "dict[str, tuple[GpuPod, ...] | ClusterError]":
-        """The GPU pods of nodes that are to be freed of them and where nothing is under way yet."""
-        limit = asyncio.Semaphore(LOOKS_IN_FLIGHT)
-        found: dict[str, tuple[GpuPod, ...] | ClusterError] = {}
-
-        async def look(node: str, rules: PodDeletion) -> None:
-            async with limit:
-                try:
-                    found[node] = await self._works.gpu_pods(node, rules)
-                except ClusterError as error:
-                    found[node] = error
-
-        async with asyncio.TaskGroup() as group:
-            for view in views:
-                here = view.labels.get(names.UPGRADE_STATE) == State.POD_DELETION_REQUIRED
-                rules = _policy_of(about, view).pod_deletion if here else None
-                if rules is not None and self._works.of(view.name, State.POD_DELETION_REQUIRED) is None:
-                    group.create_task(look(view.name, rules))
-        return found
 
     # --- carrying out -------------------------------------------------------------------------------------------------
 
@@ -492,13 +414,6 @@ def _marked(view: NodeView) -> Decision:
     )
 
 
-def _is_driver(owner: Mapping[str, Any]) -> bool:
-    return bool(owner.get("kind") == kinds.NVIDIA_DRIVER.kind)
-
-
-_VALIDATED: Final = frozenset({State.POD_RESTART_REQUIRED, State.VALIDATION_REQUIRED})
-
-
 class _Noted(msgspec.Struct, frozen=True, gc=False):
     """What a pass looks at of a node: its other labels, its addresses and heartbeats start none."""
 
@@ -523,12 +438,3 @@ def _node_facts_of(view: NodeView | None) -> _Noted | None:
     labels, annotations = view.labels, view.annotations
     keys = (*(labels.get(key, "") for key in _LABELS), *(annotations.get(key, "") for key in _ANNOTATIONS))
     return _Noted(keys, view.spec.unschedulable, not view.status.conditions)
-
-
-_NOT_UPGRADED: Final = Policy(pod_deletion=None)
-
-
-def _policy_of(about: Scope, view: NodeView) -> Policy:
-    """The policy by which a node is upgraded; one that looks at nothing where it is not."""
-    found = about.machines.get("") or about.machines.get(view.labels.get(names.DRIVER_OWNER, ""))
-    return found or _NOT_UPGRADED

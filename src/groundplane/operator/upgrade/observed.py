@@ -1,0 +1,141 @@
+"""What the state machine looks at, made of what the API server told: for the controller and for a plan alike.
+
+The views come from informers or from plain listings; what costs a request is asked for here, and only for the nodes in
+whose state it matters. Deciding is the state machine's part.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from ...api import names
+from ...cluster import kinds
+from ...cluster.client import Client
+from ...cluster.errors import ClusterError
+from ...cluster.views import NodeView, PodView
+from .. import readiness
+from ..owned import deleting
+from ..readiness import RevisionView
+from . import bynode
+from .bynode import DriverPodView
+from .model import DaemonSetFacts, DriverPod, GpuPod, NodeFacts, PodDeletion, Policy, ValidatorPod
+from .scope import Scope
+from .states import State
+from .work import Works
+
+LOOKS_IN_FLIGHT: Final = 16
+VALIDATED: Final = frozenset({State.POD_RESTART_REQUIRED, State.VALIDATION_REQUIRED})
+"""States in which a node's validators are looked at."""
+
+Jobs = Mapping[str, tuple[str, ...]]
+"""Pods that are waited for (``namespace/name``), by node."""
+Held = Mapping[str, "tuple[GpuPod, ...] | ClusterError"]
+"""GPU pods by node, or why they could not be listed."""
+
+
+def daemon_sets(
+    live: Iterable[Mapping[str, Any]],
+    selector: tuple[str, str],
+    pods: Iterable[DriverPodView],
+    revisions: Iterable[RevisionView],
+) -> dict[str, DaemonSetFacts]:
+    """The driver DaemonSets among ``live``, by UID."""
+    key, value = selector
+    count, known = bynode.owners(pods), list(revisions)
+    found = {}
+    for each in live:
+        meta, status = each["metadata"], each.get("status") or {}
+        labels = meta.get("labels") or {}
+        if labels.get(key) != value or deleting(each):
+            continue
+        drivers = (owner["name"] for owner in meta.get("ownerReferences") or () if _is_driver(owner))
+        found[str(meta["uid"])] = DaemonSetFacts(
+            name=meta["name"],
+            uid=meta["uid"],
+            desired=status.get("desiredNumberScheduled", 0),
+            pods=count[meta["uid"]],
+            revision=readiness.newest_revision(meta["name"], meta["uid"], known),
+            digest=bynode.config_digest(each["spec"]["template"].get("spec") or {}),
+            driver=next(drivers, ""),
+            precompiled=labels.get(names.PRECOMPILED) == "true",
+        )
+    return found
+
+
+def _is_driver(owner: Mapping[str, Any]) -> bool:
+    return bool(owner.get("kind") == kinds.NVIDIA_DRIVER.kind)
+
+
+def node(
+    view: NodeView,
+    pods: Iterable[DriverPod],
+    sets: Mapping[str, DaemonSetFacts],
+    *,
+    jobs: Jobs | None,
+    gpu_pods: "tuple[GpuPod, ...] | ClusterError | None",
+    validators: Sequence[ValidatorPod],
+    unread: str = "",
+) -> NodeFacts:
+    """One node."""
+    state = view.labels.get(names.UPGRADE_STATE, "")
+    if isinstance(gpu_pods, ClusterError):
+        unread, gpu_pods = str(gpu_pods), None
+    return NodeFacts(
+        name=view.name,
+        labels=view.labels,
+        annotations=view.annotations,
+        resource_version=view.metadata.resourceVersion,
+        unschedulable=view.spec.unschedulable,
+        ready=not view.status.conditions,
+        driver_pods=tuple([pod for pod in pods if pod.orphan or pod.daemon_set in sets]),
+        jobs=jobs.get(view.name, ()) if jobs is not None else None,
+        gpu_pods=gpu_pods,
+        validators=tuple(validators) if state in VALIDATED else None,
+        unread=unread,
+    )
+
+
+async def jobs(client: Client, about: Scope, views: Iterable[NodeView]) -> tuple[Jobs | None, str]:
+    """The pods that nodes wait for, and why they could not be listed; one request a selector."""
+    waiting = [view for view in views if view.labels.get(names.UPGRADE_STATE) == State.WAIT_FOR_JOBS_REQUIRED]
+    found: dict[str, list[str]] = {}
+    for selector in sorted({policy_of(about, view).jobs_selector for view in waiting} - {""}):
+        try:
+            listing = await client.list(kinds.POD, labels=selector, view=PodView)
+        except ClusterError as error:
+            return None, f"the pods of waitForCompletion.podSelector {selector!r} cannot be listed: {error}"
+        here = {view.name for view in waiting if policy_of(about, view).jobs_selector == selector}
+        for pod in listing.items:
+            if pod.phase in ("Running", "Pending") and pod.node_name in here:
+                found.setdefault(pod.node_name, []).append(f"{pod.metadata.namespace}/{pod.name}")
+    return {name: tuple(sorted(some)) for name, some in found.items()}, ""
+
+
+async def gpu_pods(works: Works, about: Scope, views: Iterable[NodeView]) -> Held:
+    """The GPU pods of nodes that are to be freed of them and where nothing is under way yet."""
+    limit = asyncio.Semaphore(LOOKS_IN_FLIGHT)
+    found: dict[str, tuple[GpuPod, ...] | ClusterError] = {}
+
+    async def look(name: str, rules: PodDeletion) -> None:
+        async with limit:
+            try:
+                found[name] = await works.gpu_pods(name, rules)
+            except ClusterError as error:
+                found[name] = error
+
+    async with asyncio.TaskGroup() as group:
+        for view in views:
+            here = view.labels.get(names.UPGRADE_STATE) == State.POD_DELETION_REQUIRED
+            rules = policy_of(about, view).pod_deletion if here else None
+            if rules is not None and works.of(view.name, State.POD_DELETION_REQUIRED) is None:
+                group.create_task(look(view.name, rules))
+    return found
+
+
+_NOT_UPGRADED: Final = Policy(pod_deletion=None)
+
+
+def policy_of(about: Scope, view: NodeView) -> Policy:
+    """The policy by which a node is upgraded; one that looks at nothing where it is not."""
+    found = about.machines.get("") or about.machines.get(view.labels.get(names.DRIVER_OWNER, ""))
+    return found or _NOT_UPGRADED
