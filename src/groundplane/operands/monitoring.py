@@ -43,21 +43,22 @@ def service_monitor(
 
 
 class Alert(msgspec.Struct, frozen=True):
-    """An alert that fires after ``minutes`` of ``when``; all are warnings."""
+    """An alert that fires after ``minutes`` of ``when``. The description says what is wrong and what to do."""
 
     name: str
     when: str
     minutes: int
     summary: str
     description: str
+    severity: str = "warning"
 
     def rule(self) -> Manifest:
         """The alert as PrometheusRule has it."""
         return {
             "alert": self.name,
             "expr": self.when,
-            "for": f"{self.minutes // 60}h" if self.minutes % 60 == 0 else f"{self.minutes}m",
-            "labels": {"severity": "warning"},
+            "for": f"{self.minutes // 60}h" if self.minutes and self.minutes % 60 == 0 else f"{self.minutes}m",
+            "labels": {"severity": self.severity},
             "annotations": {"summary": self.summary, "description": self.description},
         }
 

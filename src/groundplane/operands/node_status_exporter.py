@@ -31,28 +31,34 @@ ALERTS: Final = (
         "gpu_operator_node_device_plugin_devices_total == 0",
         30,
         "A GPU node offers no GPU",
-        "Node {{ $labels.node }} has had no GPU to offer for 30 minutes.",
+        "Node {{ $labels.node }} has had no GPU to offer for 30 minutes. Look at the pods of "
+        "nvidia-device-plugin-daemonset and nvidia-operator-validator there: the first that is not ready says why.",
     ),
     monitoring.Alert(
         "GPUOperatorNodeDeploymentDriverFailed",
         "gpu_operator_node_driver_validation == 0",
         30,
         "The driver of a GPU node does not work",
-        "On node {{ $labels.node }} the driver has not been valid for 30 minutes.",
+        "On node {{ $labels.node }} the driver has not been valid for 30 minutes. The log of "
+        "nvidia-node-status-exporter there says what fails; then look at the driver's pod, or at nvidia-smi and the "
+        "kernel's log on the node.",
     ),
     monitoring.Alert(
         "GPUOperatorNodeDeploymentToolkitFailed",
         "gpu_operator_node_toolkit_ready == 0 and gpu_operator_node_driver_validation == 1",
         30,
         "The container toolkit of a GPU node does not work",
-        "On node {{ $labels.node }} the driver works but the container toolkit has not for 30 minutes.",
+        "On node {{ $labels.node }} the driver works but the container toolkit has not for 30 minutes. Look at the "
+        "pod of nvidia-container-toolkit-daemonset there, and at the init container toolkit-validation of the "
+        "validator.",
     ),
     monitoring.Alert(
         "GPUOperatorNodeDeploymentCudaFailed",
         "gpu_operator_node_cuda_ready == 0 and gpu_operator_node_driver_validation == 1",
         30,
         "CUDA does not work on a GPU node",
-        "On node {{ $labels.node }} the driver works but no CUDA program has run for 30 minutes.",
+        "On node {{ $labels.node }} the driver works but no CUDA program has run for 30 minutes. The log of the pod "
+        "nvidia-cuda-validator there names CUDA's error.",
     ),
 )
 
