@@ -21,6 +21,7 @@ from deploy.hostprogram import host_program
 __all__ = [
     "CONTROL_PLANE",
     "KUBERNETES",
+    "NAMES",
     "NODE",
     "Binaries",
     "UnavailableError",
@@ -67,11 +68,17 @@ COMPONENTS: Mapping[str, Component] = {
             "host-local": "github.com/containernetworking/plugins/plugins/ipam/host-local",
         },
     ),
+    "promtool": Component(
+        "3.5.1",
+        {"promtool": "github.com/prometheus/prometheus/cmd/promtool"},
+        note="this takes about 4 minutes, once",
+    ),
 }
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "keys")
 NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "runc", "bridge", "loopback", "host-local", "pause")
 _COMPONENT_OF = {binary: name for name, component in COMPONENTS.items() for binary in component.packages}
+NAMES = tuple(_COMPONENT_OF)
 
 
 @dataclass(frozen=True)
