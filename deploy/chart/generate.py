@@ -1,4 +1,4 @@
-"""Write the parts of the chart that follow from the code: definitions, rights and the schema of the values.
+"""Write the parts of the chart that follow from the code: definitions, rights, monitoring, the schema of the values.
 
 ``python -m deploy.chart.generate`` writes them; with ``--check`` it writes nothing, names what is out of date and exits
 with 1. A test does the same. Templates, values and their comments are written by hand.
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from deploy.chart import values_schema
+from deploy.chart import alerts, counters, dashboard, values_schema
 from groundplane.api import node_features
 from groundplane.api.clusterpolicy import ClusterPolicySpec
 from groundplane.api.release import Release
@@ -42,6 +42,11 @@ def files() -> dict[str, str]:
     """Content of every generated file by its path in the chart."""
     made = {f"crds/{_plural(each)}.yaml": definition(each) for each in manage_crds.shipped()}
     made |= {f"{FEATURES}/crds/{_plural(each)}.yaml": definition(each) for each in node_features.definitions()}
+    made |= {
+        "files/monitoring/alerts.yaml": alerts.HEADER + output.to_yaml({"groups": alerts.groups()}),
+        "files/monitoring/counters.csv": counters.text(),
+        "files/monitoring/dashboard.json": dashboard.text(),
+    }
     schema = json.dumps(values_schema.values_schema(), indent=1) + "\n"
     return {**made, "files/rbac.yaml": RBAC_HEADER + rules_text(rights()), "values.schema.json": schema}
 
@@ -152,7 +157,7 @@ def main() -> int:
     stale = outdated()
     for path in stale:
         if not check:
-            (CHART / path).parent.mkdir(exist_ok=True)
+            (CHART / path).parent.mkdir(parents=True, exist_ok=True)
             (CHART / path).write_text(files()[path])
         sys.stdout.write(
             f"deploy/chart/{path} {'is out of date: run python -m deploy.chart.generate' if check else 'written'}\n"

@@ -68,6 +68,11 @@ OWN: Final[dict[str, Schema]] = {
             enabled=SWITCH, controller=section(env=ENV, resources=FREE), kubeletPlugin=DRA_CONTAINER
         ),
     ),
+    "monitoring": section(
+        alerts=section(enabled=SWITCH, labels=LABELS, runbook=TEXT),
+        dashboard=section(enabled=SWITCH, labels=LABELS, annotations=LABELS),
+        counters=section(enabled=SWITCH),
+    ),
     "extraObjects": {"type": "array", "items": {"type": ["object", "string"]}},
     "node-feature-discovery": FREE,
 }

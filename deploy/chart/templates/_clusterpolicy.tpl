@@ -133,7 +133,7 @@ kataSandboxDevicePlugin: {always: [enabled]}
 {{- with $values.devicePlugin.mps -}}{{/* the usual root is the operator's default and goes without saying */}}
   {{- if and .root (ne .root "/run/nvidia/mps") -}}{{- $_ := set $spec.devicePlugin "mps" . -}}{{- end -}}
 {{- end -}}
-{{- with ($values.dcgmExporter.config | default dict).name -}}
+{{- with ($values.dcgmExporter.config | default dict).name | default (include "gpu-operator.counters" .root) -}}
   {{- $_ := set $spec.dcgmExporter "config" (dict "name" .) -}}
 {{- end -}}
 {{- range list $spec.dcgmExporter.serviceMonitor ($spec.operator.metrics | default dict).serviceMonitor -}}
