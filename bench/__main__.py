@@ -14,6 +14,7 @@ MODULES = [
     "bench.validator",
     "bench.lab",
     "bench.operator",
+    "bench.upgrade",
 ]
 
 
