@@ -52,6 +52,13 @@ def library(name: str, libraries: str) -> str:
     return f"{libraries}/{name}.{_LIBRARIES[name]}"
 
 
+def versions(root: HostRoot, libraries: str) -> list[str]:
+    """The versions of the drivers whose libraries are in a folder below a root."""
+    start = f"{libraries}/libnvidia-ml.so."
+    found = (path.removeprefix(start) for path in root.glob(f"{start}*"))
+    return [version for version in found if "." in version]
+
+
 def write(root: HostRoot, version: str, libraries: str) -> None:
     """Put a driver's files below a root; those of another version go."""
     remove(root, libraries)

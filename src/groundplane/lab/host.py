@@ -13,9 +13,10 @@ import os
 import shutil
 import struct
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -27,6 +28,8 @@ from ..node.hostroot import HostRoot
 from ..node.ownprocess import DEVICES
 from ..node.resources import MIG_MINORS
 from . import driverfiles
+from .kernelmodules import CLIENT_MODULES, DISTRIBUTION, KernelModules, Module
+from .kernelmodules import HostError as HostError
 from .nodes import NodeSpec
 
 SOCKET_PATH_LIMIT = 103
@@ -39,6 +42,8 @@ CONTROL_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modese
 NVIDIA_VENDOR = "0x10de"
 MIG_INSTANCES, MIG_COMPUTES = 15, 8
 """GPU instances a GPU, and compute instances a GPU instance, for which the driver has capabilities."""
+DESCRIPTION = "/var/lib/groundplane/node.json"
+"""What the machine was made from, for other processes."""
 NO_DRIVER = "0.0"
 """What the description of a machine says of a driver as long as none was loaded."""
 _OS_NAMES = {
@@ -47,10 +52,6 @@ _OS_NAMES = {
     "rhcos": "Red Hat Enterprise Linux CoreOS",
     "debian": "Debian",
 }
-
-
-class HostError(RuntimeError):
-    """The simulated host refuses; the message is what the real one would say, or says what to do."""
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -77,11 +78,21 @@ class SimulatedHost:
         self.root = root
         self.spec = spec
         self.gpus: tuple[Gpu, ...] = tuple(_gpus(spec))
+        self.kernel_modules = KernelModules(root, spec.arch)
         self._handlers: dict[str, dict[str, Any]] = {}
         self._check_socket_length()
         if not attach:
             self._install()
             self.boot()
+
+    @classmethod
+    def attached(cls, folder: Path) -> Self:
+        """The machine in a folder, which another process has made. HostError if there is none."""
+        root = HostRoot(folder)
+        if not root.exists(DESCRIPTION):
+            known = sorted(path.name for path in folder.parent.iterdir() if HostRoot(path).exists(DESCRIPTION))
+            raise HostError(f"there is no node {folder.name!r}; there are {', '.join(known) or 'none'}")
+        return cls(root, msgspec.json.decode(root.read_text(DESCRIPTION), type=NodeSpec), attach=True)
 
     def __repr__(self) -> str:
         return f"SimulatedHost({self.spec.name!r}, {self.root})"
@@ -112,6 +123,7 @@ class SimulatedHost:
             "/run",
         ):
             root.mkdir(folder)
+        self._place(DESCRIPTION, msgspec.json.encode(spec).decode())
         if not root.exists(DEVICES):
             root.mkdir(DEVICES.rpartition("/")[0])
             described = describe(spec.name, list(spec.entries()), spec.host_driver or NO_DRIVER)
@@ -189,21 +201,27 @@ class SimulatedHost:
 
     def modules(self) -> list[str]:
         """Names of the loaded modules, in the order they were loaded."""
-        return [line.split()[0] for line in self.root.read_text("/proc/modules").splitlines()]
+        return self.kernel_modules.names()
 
     def loaded(self, module: str) -> bool:
         """Whether a module is loaded, as programs test it."""
-        return self.root.exists(f"/sys/module/{module}/refcnt")
+        return self.kernel_modules.loaded(module)
 
-    def load_module(self, module: str, *, version: str = "") -> None:
-        """Load a module; loading a loaded one changes nothing, as modprobe."""
-        if self.loaded(module):
+    def load_module(
+        self,
+        module: str,
+        *,
+        version: str = "",
+        signer: str = DISTRIBUTION,
+        open: bool = False,
+        parameters: Mapping[str, str] | None = None,
+    ) -> None:
+        """Load a module; loading a loaded one changes nothing, as modprobe. HostError if secure boot forbids it.
+
+        `signer` is who signed its file (nobody: empty), `open` says that it is NVIDIA's open flavour.
+        """
+        if not self.kernel_modules.load(Module(module, version, signer, open), parameters):
             return
-        lines = self.root.read_text("/proc/modules")
-        self.root.write_atomic("/proc/modules", f"{lines}{module} 16384 0 - Live 0x0000000000000000\n")
-        self.root.write_atomic(f"/sys/module/{module}/refcnt", "0\n")
-        if version:
-            self.root.write_atomic(f"/sys/module/{module}/version", version + "\n")
         if module == "nvidia":
             self.root.write_atomic(MIG_MINORS, "".join(f"{name} {minor}\n" for name, minor in _capabilities(self.gpus)))
             if DRIVER_VERSION.fullmatch(version):
@@ -211,16 +229,12 @@ class SimulatedHost:
 
     def unload_module(self, module: str) -> None:
         """Unload a module; HostError if something holds it, nothing if it is not loaded."""
-        if not self.loaded(module):
-            return
-        holders = int(self.root.read_text(f"/sys/module/{module}/refcnt").strip() or 0)
-        if holders:
-            raise HostError(f"rmmod: ERROR: Module {module} is in use ({holders} users)")
-        kept = [line for line in self.root.read_text("/proc/modules").splitlines() if line.split()[0] != module]
-        self.root.write_atomic("/proc/modules", "".join(line + "\n" for line in kept))
-        if module == "nvidia":
+        if self.kernel_modules.unload(module) and module == "nvidia":
             self.root.remove(MIG_MINORS)
-        self.root.remove(f"/sys/module/{module}")
+
+    def gpus_in_use(self, gpus: Collection[Gpu]) -> AbstractContextManager[None]:
+        """Inside the block a process has these GPUs open, so that the driver's modules cannot be unloaded."""
+        return self.kernel_modules.held(CLIENT_MODULES if gpus else ())
 
     @property
     def driver_version(self) -> str | None:
@@ -229,8 +243,15 @@ class SimulatedHost:
         return self.root.read_text(path).strip() if self.loaded("nvidia") and self.root.exists(path) else None
 
     def has_host_driver(self) -> bool:
-        """Whether a driver is installed on the host itself and works there (`chroot / nvidia-smi`)."""
-        return self.root.is_file(driverfiles.SMI) and self.loaded("nvidia")
+        """Whether a driver is installed on the host itself and works there (`chroot / nvidia-smi`).
+
+        It does not where the kernel's module is none, or of another version than the host's libraries.
+        """
+        return self.root.is_file(driverfiles.SMI) and self.driver_version in self.host_libraries()
+
+    def host_libraries(self) -> list[str]:
+        """The versions of the driver whose libraries are installed on the host itself."""
+        return driverfiles.versions(self.root, driverfiles.HOST_LIBRARIES)
 
     def create_device_nodes(self) -> None:
         """Make the GPUs' and the driver's device nodes; the lab's are ordinary files."""

@@ -5,10 +5,11 @@ Keys are the last component of an image's repository. Every image has a base sys
 
 from ..node.metrics.settings import files as counters_files
 from ..node.toolkit.settings import HOST_PROGRAM
+from .driver import fabric
 from .nodeprograms import program
 from .programs import Image, Program
 from .shell import hostcommands, interpreter, utilities
-from .standins import dcgm, driver, driver_manager, generic, mps_control, nvidia_smi, sandbox
+from .standins import dcgm, driver, generic, mps_control, nvidia_smi, sandbox
 
 INTERPRETER: Program = interpreter.main
 SHELLS: dict[str, Program] = dict.fromkeys(("sh", "bash", "ash", "dash"), interpreter.main)
@@ -29,14 +30,24 @@ _VALIDATOR: dict[str, Program] = {"nvidia-validator": program("nvidia-validator"
 
 IMAGES: dict[str, Image] = {
     # the operator's operands
-    "gpu-operator": Image(("nvidia-validator",), {**_VALIDATOR, "vfio-manage": sandbox.vfio_manage}),
+    "gpu-operator": Image(("nvidia-validator",), {**_VALIDATOR, "vfio-manage": program("vfio-manage")}),
     "gpu-operator-validator": Image(("nvidia-validator",), _VALIDATOR),
-    "driver": Image(("nvidia-driver", "init"), {"nvidia-driver": driver.run, "nvidia-smi": nvidia_smi.run}),
-    "k8s-driver-manager": Image(
-        ("driver-manager",), {"driver-manager": driver_manager.run, "vfio-manage": sandbox.vfio_manage}
+    "driver": Image(
+        ("nvidia-driver", "init"),
+        {"nvidia-driver": driver.run, "ocp_dtk_entrypoint": driver.entrypoint, "nvidia-smi": nvidia_smi.run},
+        files={fabric.CONFIG: fabric.DEFAULT_CONFIG},
     ),
-    "nvidia-fs": Image(("nvidia-gds-driver", "install"), {"nvidia-gds-driver": driver.extra}),
-    "gdrdrv": Image(("nvidia-gdrcopy-driver", "install"), {"nvidia-gdrcopy-driver": driver.extra}),
+    "ocp-v4.0-art-dev": Image((), {"ocp_dtk_entrypoint": driver.entrypoint}, command=("bash",)),
+    "k8s-driver-manager": Image(
+        ("driver-manager",), {name: program(name) for name in ("driver-manager", "vfio-manage")}
+    ),
+    "nvidia-fs": Image(
+        ("nvidia-gds-driver", "install"), {"nvidia-gds-driver": driver.extra, "ocp_dtk_entrypoint": driver.entrypoint}
+    ),
+    "gdrdrv": Image(
+        ("nvidia-gdrcopy-driver", "install"),
+        {"nvidia-gdrcopy-driver": driver.extra, "ocp_dtk_entrypoint": driver.entrypoint},
+    ),
     "container-toolkit": Image(
         ("nvidia-toolkit",),
         {name: program(name) for name in ("nvidia-toolkit", "nvidia-ctk")},

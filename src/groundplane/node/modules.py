@@ -66,7 +66,26 @@ def _take_away(process: Process, module: str) -> None:
         raise ModuleError(f"module {module} cannot be unloaded: it is not loaded") from None
     if uses:
         raise ModuleError(f"module {module} cannot be unloaded: it is in use ({uses} users)")
-    kept = [line for line in kernel.read_text(PROC_MODULES).splitlines() if line.split()[:1] != [module]]
-    kernel.write_atomic(PROC_MODULES, "".join(f"{line}\n" for line in kept))
+    listed, counts = without(kernel.read_text(PROC_MODULES), module)
+    kernel.write_atomic(PROC_MODULES, listed)
+    for used, count in counts.items():
+        kernel.write_atomic(f"/sys/module/{used}/refcnt", f"{count}\n")
     for path in (f"/sys/module/{module}", *_GOES_WITH.get(module, ())):
         kernel.remove(path)
+
+
+def without(listed: str, module: str) -> tuple[str, dict[str, int]]:
+    """A list as in ``/proc/modules`` once a module has gone, and the counts of those that it has used, by name."""
+    counts, kept = {}, []
+    for line in listed.splitlines():
+        words = line.split()
+        if words[:1] == [module]:
+            continue
+        users = words[3].split(",") if len(words) > 3 else []
+        if module in users:
+            counts[words[0]] = max(0, int(words[2]) - 1)
+            others = (f"{user}," for user in users if user not in ("", module))
+            words[2:4] = [str(counts[words[0]]), "".join(others) or "-"]
+            line = " ".join(words)
+        kept.append(f"{line}\n")
+    return "".join(kept), counts

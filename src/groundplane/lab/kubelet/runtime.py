@@ -133,7 +133,8 @@ class ContainerRuntime:
     async def _run(self, pod_uid: str, process: Process, program: Program, ctx: ContainerContext) -> None:
         code, reason = 1, ""
         try:
-            code = await program(ctx)
+            with process.container.host.gpus_in_use(process.container.gpus):
+                code = await program(ctx)
         except asyncio.CancelledError:
             code, reason = process.killed_as
         except (HostError, OSError) as error:

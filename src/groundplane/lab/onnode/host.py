@@ -8,8 +8,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,7 @@ from ...node.cdi.roots import NULL_DEVICES
 from ...node.hostroot import HostRoot, write_atomic
 from ...node.ownprocess import SIMULATION_ENV
 from .. import driverfiles, nodes
-from ..host import HostError, SimulatedHost
+from ..host import Gpu, HostError, SimulatedHost
 from ..nodes import NodeSpec
 from . import FOLDER
 
@@ -73,6 +73,10 @@ class NodeHost(SimulatedHost):
 
     def read_runtime(self) -> None:
         """The runtime is real, and reads its configuration itself."""
+
+    def gpus_in_use(self, gpus: Collection[Gpu]) -> AbstractContextManager[None]:
+        """Nothing is counted: a process that is killed could not take its count back."""
+        return nullcontext()
 
     def injects(self) -> bool:
         """What the real runtime offers no container can see; nothing is missing as far as it knows."""

@@ -16,6 +16,7 @@ from ...node.hostroot import HostRoot
 from ...node.programs import PROGRAMS
 from .. import images
 from ..clock import LabClock
+from ..driver.container import SIGNALS
 from ..host import HostError
 from ..nodes import NodeFileError
 from ..programs import ApiClient, ContainerContext, Image, Program
@@ -132,10 +133,20 @@ def _show_modules(ctx: ContainerContext) -> None:
         raise HostError(f"cannot show the simulated kernel modules at /sys/module: {reason}; is the pod privileged?")
 
 
+def _signalled(ctx: ContainerContext, number: int) -> None:
+    """Ask the program to end; once it was asked, further signals are its own to judge."""
+    if not ctx.stopping.is_set():
+        ctx.stopping.set()
+        return
+    for process in ctx.container.namespace().values():
+        process.deliver(number)
+
+
 async def _run(program: Program, ctx: ContainerContext) -> int:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ctx.stopping.set)
+    trapped = SIGNALS if ctx.argv[0] == _SHOW_MODULES else (signal.SIGTERM, signal.SIGINT)
+    for number in trapped:
+        loop.add_signal_handler(number, _signalled, ctx, number)
     try:
         return await program(ctx)
     except (HostError, StatusError, OSError) as error:

@@ -32,8 +32,8 @@ async def chroot(ctx: ContainerContext) -> int:
             return await nvidia_smi.run(ctx.child(command))
         ctx.error(f"chroot: {root} is not the root of the host; the lab runs commands of hosts only")
         return CANNOT
-    if name == "nvidia-smi" and ctx.host.has_host_driver():
-        return await nvidia_smi.run(ctx.child(command))
+    if name == "nvidia-smi" and ctx.host.root.is_file(driverfiles.SMI):
+        return await nvidia_smi.on_host(ctx.child(command))
     found = COMMANDS.get(name)
     if found is None or (found.runtime and found.runtime != ctx.host.spec.runtime.name):
         ctx.error(f"chroot: failed to run command '{command[0]}': No such file or directory")

@@ -15,6 +15,12 @@ async def run(ctx: ContainerContext) -> int:
         ctx.log(NO_DRIVER)
         return 9
     gpus = ctx.devices or ctx.host.gpus
+    cards = ctx.host.machine.read().cards
+    gone = [gpu for gpu in gpus if gpu.uuid in cards and cards[gpu.uuid].entry.lost]
+    if gone:
+        which = f"GPU{gone[0].index}: {gone[0].pci_address.upper()}"
+        ctx.log(f"Unable to determine the device handle for {which}: GPU is lost. Reboot the system to recover it")
+        return 15
     if not gpus:
         ctx.log("No devices were found")
         return 6
@@ -47,3 +53,12 @@ async def run(ctx: ContainerContext) -> int:
         for gpu in gpus:
             ctx.log(f"  {gpu.index}  {gpu.model.product}  {gpu.pci_address}  0MiB / {gpu.model.memory_mib}MiB")
     return 0
+
+
+async def on_host(ctx: ContainerContext) -> int:
+    """The host's own nvidia-smi, which works only with the host's own libraries."""
+    version = ctx.host.driver_version
+    if version is not None and version not in ctx.host.host_libraries():
+        ctx.log("Failed to initialize NVML: Driver/library version mismatch")
+        return 18
+    return await run(ctx)
