@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..lab.demo import Outcome
+    from ..lab.driverfaults import Fault
+    from ..lab.host import SimulatedHost
     from ..lab.nodes import NodeSpec
 
 EMBEDDED = "embedded"
@@ -398,3 +400,62 @@ async def _demo(nodes: str | None, speed: float, plain: bool) -> "Outcome":
             outcome = await story.run(lab, view.show)
     lab_view.conclude(console, outcome, speed)
     return outcome
+
+
+@command.command("faults")
+def faults() -> None:
+    """List what can be broken on a node, and how it shows."""
+    from ..lab import driverfaults
+
+    for fault_name, fault in sorted(driverfaults.FAULTS.items()):
+        click.echo(f"{fault_name}\n    {fault.program} says: {fault.shows}\n    {fault.means}")
+
+
+@command.command("break")
+@_name
+@click.argument("node")
+@click.argument("fault")
+def break_(name: str, node: str, fault: str) -> None:
+    """Bring a fault about on a NODE of a running lab; `groundplane lab faults` lists them."""
+    from ..lab import driverfaults
+
+    chosen = _fault(fault)
+    chosen.inject(_host(name, node))
+    click.echo(f"{node}: {fault}; {chosen.program} will say: {chosen.shows}")
+    for key, value in chosen.env.items():
+        click.echo(f"this one is a setting: put {key}={value} into the driver's environment (spec.driver.env)")
+    if chosen.program == driverfaults.DRIVER and not chosen.env:
+        click.echo(f"it counts when the driver's container starts or ends: delete the driver's pod on {node}")
+
+
+@command.command("repair")
+@_name
+@click.argument("node")
+@click.argument("fault")
+def repair(name: str, node: str, fault: str) -> None:
+    """Undo a fault on a NODE of a running lab."""
+    _fault(fault).cure(_host(name, node))
+    click.echo(f"{node}: {fault} is repaired")
+
+
+def _fault(name: str) -> "Fault":
+    from ..lab import driverfaults
+
+    try:
+        return driverfaults.fault(name)
+    except driverfaults.UnknownFaultError as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _host(name: str, node: str) -> "SimulatedHost":
+    """The simulated host of a node of a running lab."""
+    from ..lab.host import HostError, SimulatedHost
+
+    _expect(name)
+    note = _home(name) / "workdir"
+    if not note.exists():
+        raise click.ClickException(f"lab {name!r} runs on real Kubernetes; its nodes are broken by hand, not from here")
+    try:
+        return SimulatedHost.attached(Path(note.read_text(encoding="utf-8")) / node)
+    except (HostError, OSError) as error:
+        raise click.ClickException(str(error)) from error
