@@ -483,9 +483,23 @@ def test_2_4_driver_toolkit_of_openshift():
     assert {"OPENSHIFT_VERSION=4.18", "HTTPS_PROXY=s", "https_proxy=s", "NO_PROXY=n"} <= set(rows)
     sidecar = notation.env_dict(ctr(made, "openshift-driver-toolkit-ctr"))
     assert sidecar["DRIVER_CONFIG_DIGEST"] == digest(made)
+    assert notation.mounts(ctr(made, "openshift-driver-toolkit-ctr")) == [
+        "shared-nvidia-driver-toolkit:/mnt/shared-nvidia-driver-toolkit",
+        "var-log:/var/log",
+        "mlnx-ofed-usr-src:/run/mellanox/drivers/usr/src:H",
+        "host-os-release:/host-etc/os-release:ro",
+        "firmware-search-path:/sys/module/firmware_class/parameters/path",
+        "nv-firmware:/lib/firmware",
+    ]
     missing = daemon_set(None, {"n": node(**{**RHCOS, "ostree": "9"})}, openshift=shift)
     assert missing["metadata"]["labels"]["openshift.driver-toolkit.rhcos-image-missing"] == "true"
     assert "RHCOS_IMAGE_MISSING=true" in env_rows(missing)
+
+
+def test_the_toolkit_loads_a_host_manager_itself():
+    shift = OpenShift(version="4.18", driver_toolkit={"418.94.1": "toolkit:1"})
+    made = daemon_set({"driverType": "vgpu-host-manager"}, {"n": node(**RHCOS)}, openshift=shift)
+    assert "run-nvidia:/run/nvidia:B" in notation.mounts(ctr(made, "openshift-driver-toolkit-ctr"))
 
 
 def test_on_openshift_each_driver_has_its_scc():

@@ -94,13 +94,6 @@ _VOLUMES: Final = (
     "nv-firmware=/run/nvidia/driver/lib/firmware(DC)",
 )
 _HOST_MANAGER_MOUNTS: Final = ("cgroup:/sys/fs/cgroup", "vfio:/dev/vfio")
-# The toolkit's sidecar itself loads a host manager and mounts its files, so it needs the folders for that.
-_HOST_MANAGER_TOOLKIT_MOUNTS: Final = (
-    "run-nvidia:/run/nvidia:B",
-    "dev-log:/dev/log",
-    "firmware-search-path:/sys/module/firmware_class/parameters/path",
-    "nv-firmware:/lib/firmware",
-)
 _HOST_MANAGER_VOLUMES: Final = ("cgroup=/sys/fs/cgroup(-)", "vfio=/dev/vfio(-)")
 _TOOLKIT_MOUNTS: Final = (
     "var-log:/var/log",
@@ -171,7 +164,7 @@ def daemon_set(spec: cp.ClusterPolicySpec, facts: ClusterFacts, pool: Pool, fram
                 pool,
                 frame.image,
                 env=[extra.flag for extra in extras],
-                mounts=(*_TOOLKIT_MOUNTS, *(_HOST_MANAGER_TOOLKIT_MOUNTS if frame.host_manager else ())),
+                mounts=(*_TOOLKIT_MOUNTS, *frame.toolkit_mounts),
             ),
         ],
         volumes=_volumes(spec, facts, pool, frame, files),

@@ -56,7 +56,8 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     ``labels`` are on the object and on pods and hold ``app``, by which pods are selected. ``images`` are those of the
     extras by their field (``gds``, ``gdrcopy``). ``void`` keeps GPUs out of the driver's containers by a variable,
     where the images may not say so themselves. A ``host_manager`` is the driver of a hypervisor: its container gets
-    what it needs to make virtual functions, and no probe that asks for a GPU of its own.
+    what it needs to make virtual functions, and no probe that asks for a GPU of its own. ``toolkit_mounts`` are rows
+    for OpenShift's driver toolkit, besides what it always needs.
     """
 
     fields: Fields
@@ -69,3 +70,4 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
     args: Sequence[str]
     void: bool = False
     host_manager: bool = False
+    toolkit_mounts: Sequence[str] = ()

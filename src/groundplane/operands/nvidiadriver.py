@@ -240,7 +240,17 @@ def _frame(asked: nvd.NVIDIADriver, spec: cp.ClusterPolicySpec, pool: NodePool) 
         args=("init", *(asked.spec.args or ())),
         void=True,
         host_manager=host_manager,
+        toolkit_mounts=(*_FIRMWARE_MOUNTS, *(_HOST_MANAGER_MOUNTS if host_manager else ())),
     )
+
+
+# What OpenShift's driver toolkit needs besides: the firmware's folders, and where a host manager's files go, as it
+# loads that itself.
+_FIRMWARE_MOUNTS: Final = (
+    "firmware-search-path:/sys/module/firmware_class/parameters/path",
+    "nv-firmware:/lib/firmware",
+)
+_HOST_MANAGER_MOUNTS: Final = ("run-nvidia:/run/nvidia:B", "dev-log:/dev/log")
 
 
 def _labels(pool: NodePool, component: str) -> dict[str, str]:
