@@ -241,7 +241,7 @@ class Drivers:
         )
         labels = self._labels()
         keep = [each for each in sets if nvidiadriver.fate(each, rendered.daemon_sets, labels) is Fate.KEEP]
-        there = {each["metadata"]["name"] for each in sets}
+        there = {each["metadata"]["name"] for each in keep}
         wanted = [
             each
             for each in (*shared, *rendered.objects)
