@@ -1,4 +1,4 @@
-"""NVIDIADriver and GPUCluster, as they are rendered where the cluster has their definitions."""
+"""NVIDIADriver and GPUCluster as the chart renders them, and what the operator makes of the default driver."""
 
 import shutil
 from collections.abc import Callable
@@ -10,6 +10,12 @@ import pytest
 import yaml
 from chart import rendering
 
+from groundplane.api import codec, names, nvidiadriver, validate_driver
+from groundplane.api.release import Release
+from groundplane.operands import driver as driver_state
+from groundplane.operands.facts import ClusterFacts, GpuNode
+from groundplane.operands.nvidiadriver import render as render_driver
+
 Render = Callable[[dict[str, Any]], dict[str, Any]]
 
 BY_CRD: dict[str, Any] = {"driver": {"nvidiaDriverCRD": {"enabled": True}}}
@@ -18,7 +24,7 @@ DRA: dict[str, Any] = {"gpuCluster": {"deployCR": True}, "clusterPolicy": {"depl
 
 @pytest.fixture(scope="module")
 def unchecked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The chart without its look at the cluster: rendering in tests knows none, and it would refuse."""
+    """The chart without its look at the cluster: rendering in tests knows none, and it would refuse a GPUCluster."""
     folder = tmp_path_factory.mktemp("chart") / "gpu-operator"
     shutil.copytree(rendering.CHART, folder)
     (folder / "templates" / "validate.yaml").unlink()
@@ -151,3 +157,56 @@ def test_a_gpu_cluster_has_the_dra_driver_and_the_exporters_of_the_policy(spec: 
 def test_compute_domains_can_be_switched_off(spec: Render) -> None:
     values = rendering.merged(DRA, {"draDriver": {"computeDomains": {"enabled": False}}})
     assert spec(values)["draDriver"]["computeDomains"] == {"enabled": False}
+
+
+# --- What the operator makes of the default driver --------------------------------------------------------------------
+
+
+def asked(spec: Render, chosen: str, **values: Any) -> nvidiadriver.NVIDIADriver:
+    """The default driver as the operator reads it."""
+    document = {"metadata": {"name": "default", "uid": "1"}, "spec": spec(release(driver(**values), chosen))}
+    loaded = codec.load_nvidia_driver(document)
+    assert loaded.unknown == []
+    return loaded.driver
+
+
+def node_labels(**more: str) -> dict[str, str]:
+    return {
+        names.GPU_PRESENT: "true",
+        names.DRIVER_OWNER: "default",
+        names.DEPLOY_DRIVER: "true",
+        names.OS_RELEASE_ID: "ubuntu",
+        names.OS_RELEASE_VERSION_ID: "24.04",
+        names.KERNEL_VERSION: "6.8.0-60-generic",
+        **more,
+    }
+
+
+@pytest.mark.parametrize("chosen", rendering.RELEASES)
+def test_the_default_driver_is_the_one_that_the_policy_would_have(spec: Render, chosen: str) -> None:
+    """Images, commands, environment, mounts and volumes; only that no GPU is injected is said here by a variable."""
+    wanted = asked(spec, chosen)
+    facts = ClusterFacts(
+        namespace="gpu-operator",
+        release=Release.parse(chosen),
+        nodes=(GpuNode(name="n", kernel="6.8.0-60-generic", os_id="ubuntu", os_version="24.04"),),
+    )
+    assert validate_driver.problems(wanted.spec, facts.release) == []
+    (ours,) = render_driver(wanted, {"n": node_labels()}, facts).daemon_sets
+    policy = codec.load_cluster_policy(rendering.one("ClusterPolicy", release({}, chosen))).policy
+    (theirs,) = [each for each in driver_state.render(policy.spec, facts) if each["kind"] == "DaemonSet"]
+    pods = [each["spec"]["template"]["spec"] for each in (ours, theirs)]
+    assert pods[0]["volumes"] == pods[1]["volumes"]
+    assert [comparable(each) for each in containers(pods[0])] == [comparable(each) for each in containers(pods[1])]
+    for key in ("tolerations", "priorityClassName", "hostPID"):
+        assert pods[0][key] == pods[1][key]
+
+
+def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*pod["initContainers"], *pod["containers"]]
+
+
+def comparable(container: dict[str, Any]) -> dict[str, Any]:
+    """A container without its digest, and without the variable that keeps GPUs out of it."""
+    without = ("DRIVER_CONFIG_DIGEST", "NVIDIA_VISIBLE_DEVICES")
+    return {**container, "env": [each for each in container["env"] if each["name"] not in without]}
