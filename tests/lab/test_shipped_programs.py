@@ -167,6 +167,55 @@ async def test_validator_names_its_components_and_what_the_toolkit_lacks(made: M
     assert "the container runtime has not brought the driver into this container" in node.text
 
 
+# --- the driver manager -----------------------------------------------------------------------------------------------
+
+CLEAR = ("k8s-driver-manager", "driver-manager", "uninstall_driver")
+
+
+async def test_driver_manager_marks_a_host_driver(made: Made) -> None:
+    node = await served(made, gpus=GPUS, host_driver="580.126.20")
+    assert await node.run(*CLEAR, NODE_NAME="n") == 1
+    assert node.api.get(resources.NODES, "n")["metadata"]["labels"] == {names.DEPLOY_DRIVER: "pre-installed"}
+
+
+@pytest.mark.parametrize(
+    ("digest", "unloaded"), [("7", False), ("8", True)], ids=["same configuration", "other configuration"]
+)
+async def test_driver_manager_unloads_and_gives_labels_back(made: Made, digest: str, unloaded: bool) -> None:
+    node = await served(made, gpus=GPUS)
+    for module in ("nvidia", "nvidia_uvm", "nvidia_modeset", "gdrdrv"):
+        node.host.load_module(module, version="580.126.20")
+    node.install_driver()
+    node.host.root.write_atomic(names.DRIVER_STATE_FILE, "7\n")
+    before = {names.DEPLOY_TOOLKIT: "true", names.DEPLOY_DCGM: "false", names.DEPLOY_GFD: "x"}
+    node.api.patch(resources.NODES, "n", {"metadata": {"labels": before}}, type="merge")
+    assert await node.run(*CLEAR, NODE_NAME="n", DRIVER_CONFIG_DIGEST=digest) == 0, node.text
+    assert node.host.loaded("nvidia") is not unloaded
+    assert node.host.modules() == [] or not unloaded
+    assert node.host.root.exists(names.DRIVER_STATE_FILE) is not unloaded
+    assert not node.host.root.exists(names.DRIVER_ROOT)
+    found = node.api.get(resources.NODES, "n")["metadata"]["labels"]
+    assert {key: value for key, value in found.items() if value} == before
+
+
+async def test_driver_manager_reports_a_driver_in_use(made: Made) -> None:
+    node = await served(made, gpus=GPUS)
+    node.host.load_module("nvidia", version="580.126.20")
+    node.host.root.write_atomic("/sys/module/nvidia/refcnt", "1\n")
+    assert await node.run(*CLEAR, NODE_NAME="n") == 1
+    assert "Could not unload NVIDIA driver kernel modules, driver is in use" in node.text
+    assert node.host.loaded("nvidia")
+
+
+async def test_driver_manager_takes_gpus_back_from_virtual_machines(made: Made) -> None:
+    node = await served(made, gpus=GPUS)
+    assert await node.run("k8s-driver-manager", "vfio-manage", "bind", "--all") == 0
+    links = [f"/sys/bus/pci/devices/{gpu.pci_address}/driver" for gpu in node.host.gpus]
+    assert all(node.host.root.path(link, follow=False).is_symlink() for link in links)
+    assert await node.run(*CLEAR, NODE_NAME="n") == 0
+    assert not any(node.host.root.path(link, follow=False).is_symlink() for link in links)
+
+
 # --- the CUDA check ---------------------------------------------------------------------------------------------------
 
 

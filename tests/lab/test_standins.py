@@ -9,7 +9,7 @@ import pytest
 
 from groundplane.api import names
 from groundplane.lab import api, clock, host, images, nodes, programs, resources
-from groundplane.lab.standins import driver, driver_manager
+from groundplane.lab.standins import driver
 from groundplane.node.hostroot import HostRoot
 
 VALIDATIONS = names.VALIDATIONS_DIR
@@ -99,40 +99,6 @@ async def test_driver_refuses(folder: Path, fields: dict[str, Any], complaint: s
     node = Node(folder, **fields)
     assert await node.run("driver") == 1
     assert complaint in node.text
-
-
-async def test_driver_manager_marks_a_host_driver(folder: Path) -> None:
-    node = Node(folder, gpus=GPUS, host_driver="550.1.2")
-    assert await node.run("k8s-driver-manager", "driver-manager", "uninstall_driver") == 1
-    assert node.labels()[names.DEPLOY_DRIVER] == "pre-installed"
-
-
-@pytest.mark.parametrize(
-    ("digest", "unloaded"), [("7", False), ("8", True)], ids=["same configuration", "other configuration"]
-)
-async def test_driver_manager_unloads_and_gives_labels_back(folder: Path, digest: str, unloaded: bool) -> None:
-    node = Node(folder, gpus=GPUS)
-    node.host.load_module("nvidia", version="580.1")
-    node.host.root.write_atomic(driver_manager.STATE_FILE, "7\n")
-    before = {
-        names.DEPLOY_TOOLKIT: "true",
-        names.DEPLOY_DCGM: "false",
-        names.DEPLOY_GFD: "x",
-        names.DEPLOY_DRIVER: "true",
-    }
-    node.api.patch(resources.NODES, "n", {"metadata": {"labels": before}}, type="merge")
-    code = await node.run("k8s-driver-manager", "driver-manager", "uninstall_driver", DRIVER_CONFIG_DIGEST=digest)
-    assert code == 0
-    assert node.host.loaded("nvidia") is not unloaded
-    assert node.labels() == before
-
-
-async def test_driver_manager_reports_a_driver_in_use(folder: Path) -> None:
-    node = Node(folder, gpus=GPUS)
-    node.host.load_module("nvidia", version="580.1")
-    node.host.root.write_atomic("/sys/module/nvidia/refcnt", "1\n")
-    with pytest.raises(host.HostError, match="in use"):
-        await node.run("k8s-driver-manager", "driver-manager", "uninstall_driver")
 
 
 async def test_nvidia_smi(folder: Path) -> None:

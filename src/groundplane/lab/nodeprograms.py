@@ -31,6 +31,9 @@ from .programs import CommandNotFoundError, ContainerContext, Program, Stdin
 
 EPHEMERAL_PORTS = range(32768, 61000)
 """Ports of a container for programs to which any will do."""
+_PLUGIN_WITH_26_3 = "v0.19."
+_WITH_26_3 = {"k8s-driver-manager": "v0.11."}
+"""How the tags of images begin that came with 26.3, by repository; others go with the device plugin."""
 TOKEN_S = 10 * 365 * 86400
 """How long a token is good for, in cluster seconds: nothing renews it."""
 
@@ -184,6 +187,7 @@ async def _end(ctx: ContainerContext, process: LabProcess) -> None:
 
 
 def _release(ctx: ContainerContext) -> Release:
-    """The release that an operand's image belongs to: the device plugin's v0.19 came with 26.3."""
-    tag = str(ctx.container.spec.get("image", "")).rpartition(":")[2]
-    return Release.V26_3 if tag.startswith("v0.19.") else Release.DEFAULT
+    """The release that an operand's image belongs to, by its tag."""
+    repository, _, tag = str(ctx.container.spec.get("image", "")).rpartition(":")
+    old = _WITH_26_3.get(repository.rpartition("/")[2], _PLUGIN_WITH_26_3)
+    return Release.V26_3 if tag.startswith(old) else Release.DEFAULT

@@ -23,6 +23,8 @@ PROGRAMS: Final[Mapping[str, str]] = {
     "nvidia-validator": "validate.main",
     "vectorAdd": "validate.cuda.main",
     "cuda-check": "validate.cuda.main",
+    "driver-manager": "driver.main",
+    "vfio-manage": "driver.vfiomanage",
 }
 """Name of a program, module below this package whose function ``run`` it is."""
 

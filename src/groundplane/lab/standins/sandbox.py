@@ -1,4 +1,4 @@
-"""Stand-in for the programs for virtual machines (vfio, vGPU, Kata, CC): replaced by node rooms to come.
+"""Stand-in for the programs for virtual machines (vGPU, Kata, CC): replaced by node rooms to come.
 
 Each checks what it needs of the simulated host, marks what it would do and waits.
 """
@@ -10,31 +10,9 @@ from ..programs import ContainerContext
 from . import driver
 
 PCI = "/sys/bus/pci/devices"
-VFIO = "/sys/bus/pci/drivers/vfio-pci"
 MDEV_PARENTS = "/sys/class/mdev_bus"
 MDEV_DEVICES = "/sys/bus/mdev/devices"
 VGPU_MODULES = ("nvidia", "nvidia_vgpu_vfio")
-
-
-async def vfio_manage(ctx: ContainerContext) -> int:
-    """`vfio-manage bind --all` and `unbind --all`."""
-    action = ctx.argv[1] if len(ctx.argv) > 1 else ""
-    if action not in ("bind", "unbind"):
-        ctx.error(f"vfio-manage: unknown command {action!r}; expected bind or unbind")
-        return 1
-    if action == "bind" and ctx.host.loaded("nvidia"):
-        ctx.error("vfio-manage: the NVIDIA driver holds the GPUs; unload it first")
-        return 1
-    for gpu in ctx.host.gpus:
-        bound = f"{PCI}/{gpu.pci_address}/driver"
-        if action == "bind":
-            ctx.host.root.write_atomic(f"{VFIO}/{gpu.pci_address}", "")
-            ctx.host.root.symlink(bound, "../../drivers/vfio-pci")
-        else:
-            ctx.host.root.remove(f"{VFIO}/{gpu.pci_address}")
-            ctx.host.root.remove(bound)
-        ctx.log(f"{action} {gpu.pci_address}")
-    return 0
 
 
 async def vgpu_manager(ctx: ContainerContext) -> int:
