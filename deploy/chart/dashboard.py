@@ -53,8 +53,8 @@ def each(name: str) -> str:
 
 
 def increase(name: str) -> str:
-    """How much a board's counter has grown in each step."""
-    return board(f"increase({of(name)}[$__rate_interval])")
+    """How much a board's counter has grown within 5 minutes."""
+    return board(f"increase({of(name)}[5m])")
 
 
 def rate(name: str) -> str:
@@ -260,6 +260,7 @@ MEMORY: Final = Row(
     ),
 )
 
+_ENERGY: Final = of("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION")
 POWER: Final = Row(
     "Temperature and power",
     (
@@ -278,7 +279,12 @@ POWER: Final = Row(
             steps=((0, "green"), (85, "orange"), (95, "red")),
         ),
         graph("Power", "watt", gauge("DCGM_FI_DEV_POWER_USAGE"), "Of each board."),
-        graph("Energy", "joule", f"{increase('DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION')} / 1000", "Used in each step."),
+        graph(
+            "Energy",
+            "watth",
+            f"{board(f'increase({_ENERGY}[1h])')} / 3.6e6",
+            "Used within an hour.",
+        ),
         graph(
             "Clock of multiprocessors",
             "hertz",
@@ -354,7 +360,7 @@ HEALTH: Final = Row(
             "Corrected memory errors",
             "none",
             increase("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL"),
-            "Single-bit errors in each step.",
+            "Single-bit errors within 5 minutes.",
         ),
         Panel(
             "Remapped rows",
@@ -406,10 +412,10 @@ HEALTH: Final = Row(
                     ("RECOVERY", "recoveries"),
                 )
             ),
-            "In each step.",
+            "Within 5 minutes.",
             width=12,
         ),
-        graph("PCIe retries", "none", increase("DCGM_FI_DEV_PCIE_REPLAY_COUNTER"), "In each step.", width=12),
+        graph("PCIe retries", "none", increase("DCGM_FI_DEV_PCIE_REPLAY_COUNTER"), "Within 5 minutes.", width=12),
     ),
 )
 
@@ -612,7 +618,6 @@ def _variables() -> Iterator[Json]:
         "regex": "/^[Hh]ostname$/",
         "multi": False,
         "includeAll": False,
-        "hide": 2,
         "current": {"text": "hostname", "value": "hostname"},
     }
     yield _variable("node", "Node", f'label_values({LISTED}{{cluster=~"$cluster"}}, $host)')

@@ -30,6 +30,7 @@ def names(values: dict[str, Any]) -> set[str]:
         (monitoring(alerts={}, dashboard={}), {RULES, DASHBOARD, COUNTERS}),
         (monitoring(counters={}), set()),
         (monitoring(alerts={}) | {"dcgmExporter": {"enabled": False}}, {RULES}),
+        (monitoring(alerts={}) | {"dcgmExporter": {"enabled": None}}, {RULES, COUNTERS}),
         (monitoring(alerts={}) | {"dcgmExporter": {"config": {"name": "mine"}}}, {RULES}),
         ({"monitoring": {"alerts": {"enabled": True}, "counters": {"enabled": False}}}, {RULES}),
         ({"monitoring": None}, set()),

@@ -143,6 +143,22 @@ async def test_alerts_of_the_exporters_themselves(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.real
+async def test_9_7_a_board_with_mig_instances_alerts_once(tmp_path: Path) -> None:
+    prometheus.promtool()
+    before, after = await FAULTS["hot"]._replace(gpu=exporters.MIG).scrapes()
+    assert len([key for key in prometheus.parse(after) if key[0] == "DCGM_FI_DEV_GPU_TEMP"]) == 4, "a row an instance"
+    course = Course(stored(before, EXPORTER), stored(after, EXPORTER))
+    once = {
+        "expr": 'count(ALERTS{alertname="GPUTemperatureHigh",alertstate="firing"})',
+        "eval_time": f"{prometheus.MINUTES_BEFORE + MINUTES}m",
+        "exp_samples": [{"labels": "{}", "value": 1}],
+    }
+    prometheus.check(
+        tmp_path, [{"interval": "1m", "input_series": course.inputs(MINUTES + 5), "promql_expr_test": [once]}]
+    )
+
+
 def test_there_is_a_fault_for_every_alert() -> None:
     shown = {alert for fault in FAULTS.values() for alert in fault.fires}
     shown |= NODE_FAULTS.keys() | {name for _, _, expected in OPERATOR_FAULTS for name in expected}

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from monitoring import prometheus
+from operands.rendering import objects as operand_objects
 
 from groundplane.node.metrics.xids import XIDS, Action
 from groundplane.operands import node_status_exporter, operator_metrics
@@ -95,6 +96,27 @@ def test_8_errors_that_take_a_gpu_away_are_critical(code: int) -> None:
 
 def test_8_nothing_but_the_catalogue_alerts() -> None:
     assert alerting().keys() <= XIDS.keys()
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+
+def jobs() -> set[str]:
+    """The operands' jobs: the Service's label that the ServiceMonitor names, else the Service's name."""
+    on = {"enabled": True}
+    changes = {"nodeStatusExporter": on, "dcgmExporter": {"serviceMonitor": on}}
+    rendered = operand_objects(changes=changes, service_monitor_crd=True)
+    found = set()
+    for (kind, name), monitor in rendered.items():
+        if kind == "ServiceMonitor":
+            labels = rendered["Service", name]["metadata"]["labels"]
+            found.add(labels.get(monitor["spec"]["jobLabel"], name))
+    return found
+
+
+def test_jobs_are_called_as_service_monitors_call_them() -> None:
+    named = {job for rule in RULES.values() for job in re.findall(r'job="([^"]+)"', rule["expr"])}
+    assert named == jobs() == {"nvidia-dcgm-exporter", "nvidia-node-status-exporter", "gpu-operator"}
 
 
 # --- one source -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ PANELS = prometheus.panels()
 SHOWN = [panel for panel in PANELS if panel["type"] != "row"]
 TARGETS = [(panel, target) for panel in SHOWN for target in panel["targets"]]
 UNITS = {
-    *("none", "percent", "percentunit", "Bps", "KiBs", "mbytes", "celsius", "watt", "joule", "hertz", "s", "ops"),
+    *("none", "percent", "percentunit", "Bps", "KiBs", "mbytes", "celsius", "watt", "watth", "hertz", "s", "ops"),
     "bool_yes_no",
 }
 

@@ -6,7 +6,8 @@ off, or where the values name another list. Takes the root context.
 {{- $monitoring := .Values.monitoring | default dict -}}
 {{- $exporter := .Values.dcgmExporter | default dict -}}
 {{- $shown := or ($monitoring.alerts | default dict).enabled ($monitoring.dashboard | default dict).enabled -}}
-{{- if and $shown ($monitoring.counters | default dict).enabled $exporter.enabled (not ($exporter.config | default dict).name) -}}
+{{- $exports := ne (toString $exporter.enabled) "false" -}}{{/* unset is on */}}
+{{- if and $shown ($monitoring.counters | default dict).enabled $exports (not ($exporter.config | default dict).name) -}}
 gpu-operator-metrics
 {{- end -}}
 {{- end -}}
