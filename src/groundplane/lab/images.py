@@ -5,6 +5,7 @@ Keys are the last component of an image's repository. Every image has a base sys
 
 from ..node.metrics.settings import files as counters_files
 from ..node.toolkit.settings import HOST_PROGRAM
+from .driver import fabric
 from .nodeprograms import program
 from .programs import Image, Program
 from .shell import hostcommands, interpreter, utilities
@@ -31,12 +32,22 @@ IMAGES: dict[str, Image] = {
     # the operator's operands
     "gpu-operator": Image(("nvidia-validator",), {**_VALIDATOR, "vfio-manage": program("vfio-manage")}),
     "gpu-operator-validator": Image(("nvidia-validator",), _VALIDATOR),
-    "driver": Image(("nvidia-driver", "init"), {"nvidia-driver": driver.run, "nvidia-smi": nvidia_smi.run}),
+    "driver": Image(
+        ("nvidia-driver", "init"),
+        {"nvidia-driver": driver.run, "ocp_dtk_entrypoint": driver.entrypoint, "nvidia-smi": nvidia_smi.run},
+        files={fabric.CONFIG: fabric.DEFAULT_CONFIG},
+    ),
+    "ocp-v4.0-art-dev": Image((), {"ocp_dtk_entrypoint": driver.entrypoint}, command=("bash",)),
     "k8s-driver-manager": Image(
         ("driver-manager",), {name: program(name) for name in ("driver-manager", "vfio-manage")}
     ),
-    "nvidia-fs": Image(("nvidia-gds-driver", "install"), {"nvidia-gds-driver": driver.extra}),
-    "gdrdrv": Image(("nvidia-gdrcopy-driver", "install"), {"nvidia-gdrcopy-driver": driver.extra}),
+    "nvidia-fs": Image(
+        ("nvidia-gds-driver", "install"), {"nvidia-gds-driver": driver.extra, "ocp_dtk_entrypoint": driver.entrypoint}
+    ),
+    "gdrdrv": Image(
+        ("nvidia-gdrcopy-driver", "install"),
+        {"nvidia-gdrcopy-driver": driver.extra, "ocp_dtk_entrypoint": driver.entrypoint},
+    ),
     "container-toolkit": Image(
         ("nvidia-toolkit",),
         {name: program(name) for name in ("nvidia-toolkit", "nvidia-ctk")},
