@@ -5,11 +5,14 @@ from typing import Any
 
 import aiohttp
 import msgspec
+import pytest
 from operator_harness import Cluster, cluster_of
 
 from groundplane.api import crd, names
+from groundplane.api.release import Release
+from groundplane.cluster import kinds
 from groundplane.operator import schema_check
-from groundplane.operator.schema_check import CRD_NAME, CrdView
+from groundplane.operator.schema_check import CrdView
 
 Document = dict[str, Any]
 
@@ -34,6 +37,20 @@ def without(*paths: str) -> Document:
 def judged(document: Document) -> str | None:
     found = schema_check.judge(msgspec.convert(document, CrdView))
     return found.message if found else None
+
+
+@pytest.mark.parametrize("release", [Release.V26_3, Release.V26_7])
+def test_the_definition_of_nvidiadriver_must_be_the_releases(release: Release) -> None:
+    older = msgspec.convert(crd.nvidia_driver_crd(Release.V26_3), CrdView)
+    newer = msgspec.convert(crd.nvidia_driver_crd(Release.V26_7), CrdView)
+    assert schema_check.judge(newer, kinds.NVIDIA_DRIVER, release) is None
+    found = schema_check.judge(older, kinds.NVIDIA_DRIVER, release)
+    if release is Release.V26_3:
+        assert found is None
+    else:
+        assert found is not None
+        assert "CustomResourceDefinition nvidiadrivers.nvidia.com (schema digest " in found.message
+        assert "from every NVIDIADriver without a word: spec.default, spec.upgradePolicy. " in found.message
 
 
 def test_our_own_definition_has_every_field_whoever_wrote_it() -> None:
@@ -86,8 +103,12 @@ def test_lists_and_maps_are_looked_into() -> None:
 
 
 def install(cluster: Cluster, document: Document) -> None:
-    cluster.api.add("customresourcedefinitions", CRD_NAME, metadata=copy.deepcopy(document["metadata"]))
-    cluster.api.edit("customresourcedefinitions", CRD_NAME, lambda obj: obj.update(spec=document["spec"]))
+    cluster.api.add(
+        "customresourcedefinitions", kinds.CLUSTER_POLICY.resource, metadata=copy.deepcopy(document["metadata"])
+    )
+    cluster.api.edit(
+        "customresourcedefinitions", kinds.CLUSTER_POLICY.resource, lambda obj: obj.update(spec=document["spec"])
+    )
 
 
 async def test_an_old_definition_is_a_warning_and_no_obstacle(cluster: Cluster) -> None:

@@ -34,6 +34,7 @@ from .nodes import NodeStore
 from .observe import Observer, Unknown
 from .retries import Backoff, Guard
 from .rollouts import Rollouts
+from .schema_check import SchemaCheck
 from .settings import Settings
 from .status import Outcome
 from .writer import Ended, Refused, Writer
@@ -86,6 +87,7 @@ class Drivers:
         self._events = events
         self._denials = denials
         self._observer = Observer(caches, settings, nodes.fleet)
+        self._schema = SchemaCheck(client, caches.crds, kinds.NVIDIA_DRIVER, settings.release)
         self._backoff: Backoff[str] = Backoff()
         self._told: dict[str, ClusterPolicyStatus] = {}
         self._controller: Controller[str] = Controller(
@@ -138,6 +140,8 @@ class Drivers:
             return None
         from ..operands import driver_owners
 
+        if outdated := await self._schema.warning():
+            drivers = [msgspec.structs.replace(each, notes=(*each.notes, outdated.message)) for each in drivers]
         readable = [each.driver for each in drivers if each.driver is not None]
         owned = driver_owners.assign(readable, self._labels(), release)
         unread = [each for each in drivers if each.driver is None]

@@ -1,4 +1,4 @@
-"""Whether the API server knows every field of a ClusterPolicy that the operator knows.
+"""Whether the API server knows every field of a ClusterPolicy, or of an NVIDIADriver, that the operator knows.
 
 Helm installs a CRD once and never again, so an upgraded operator may meet an older schema, by which the API server
 drops new fields without a word. The live CRD is judged by its schema, not by who wrote it: NVIDIA's CRD with the same
@@ -13,17 +13,18 @@ from typing import Any, Final
 import msgspec
 
 from ..api import names
+from ..api.release import Release
 from ..cluster import kinds
 from ..cluster.client import Client
 from ..cluster.errors import ClusterError
 from ..cluster.informer import Informer
+from ..cluster.kinds import Kind
 from ..cluster.views import Meta
 from . import status
 from .status import Warned
 
 log = logging.getLogger(__name__)
 
-CRD_NAME: Final = kinds.CLUSTER_POLICY.resource
 FIELDS_MISSING: Final = "FieldsMissing"
 FIELDS_MAX: Final = 10
 """So many fields are named; the rest are counted."""
@@ -72,47 +73,61 @@ def missing(known: Schema, live: Schema, path: str = "") -> Iterator[str]:
             yield from missing(known[part], live[part], path + suffix)
 
 
-def judge(view: CrdView) -> Warned | None:
-    """What is wrong with the live CRD, ``None`` if it has every field. Other versions than ours do not count."""
+def judge(view: CrdView, kind: Kind = kinds.CLUSTER_POLICY, release: Release = Release.DEFAULT) -> Warned | None:
+    """What is wrong with the live CRD of a kind, ``None`` if it has every field that there is in ``release``.
+
+    Other versions of the kind than ours do not count.
+    """
     from ..api import crd  # needed once a version of the CRD
 
-    wanted = next((each for each in view.spec.versions if each.name == kinds.CLUSTER_POLICY.version), None)
+    wanted = next((each for each in view.spec.versions if each.name == kind.version), None)
     if wanted is None:
         return None
-    fields = list(missing(crd.cluster_policy_schema(), wanted.schema.get("openAPIV3Schema") or {}))
+    known = crd.cluster_policy_schema() if kind is kinds.CLUSTER_POLICY else crd.nvidia_driver_schema(release)
+    fields = list(missing(known, wanted.schema.get("openAPIV3Schema") or {}))
     if not fields:
         return None
     more = f" and {len(fields) - FIELDS_MAX} more" if len(fields) > FIELDS_MAX else ""
     digest = view.metadata.annotations.get(names.CRD_SCHEMA_DIGEST, "")
     by = f" (schema digest {digest})" if digest else ""
     text = (
-        f"CustomResourceDefinition {CRD_NAME}{by} lacks fields that this operator knows; the API server drops them "
-        f"from every ClusterPolicy without a word: {', '.join(fields[:FIELDS_MAX])}{more}. Whether the policy was "
-        f"meant to set one of them can no longer be seen. {REMEDY}"
+        f"CustomResourceDefinition {kind.resource}{by} lacks fields that this operator knows; the API server drops "
+        f"them from every {kind.kind} without a word: {', '.join(fields[:FIELDS_MAX])}{more}. Whether one of "
+        f"them was meant to be set can no longer be seen. {REMEDY}"
     )
     return Warned(status.SCHEMA_OUTDATED, FIELDS_MISSING, text)
 
 
 class SchemaCheck:
-    """The judgement on the live CRD, kept until the CRD changes."""
+    """The judgement on the live CRD of a kind, kept until the CRD changes."""
 
-    def __init__(self, client: Client, crds: Informer[Any]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        crds: Informer[Any],
+        kind: Kind = kinds.CLUSTER_POLICY,
+        release: Release = Release.DEFAULT,
+    ) -> None:
         self._client = client
         self._crds = crds
+        self._kind = kind
+        self._release = release
         self._version = ""
         self._found: Warned | None = None
 
     async def warning(self) -> Warned | None:
         """What to warn of. Asks the API server only if the CRD is another version than last time."""
-        seen = self._crds.get(CRD_NAME)
+        seen = self._crds.get(self._kind.resource)
         if seen is None or seen.metadata.resourceVersion == self._version:
             return self._found
         try:
-            part = await self._client.page(kinds.CRD, fields=f"metadata.name={CRD_NAME}", limit=1, view=CrdView)
+            part = await self._client.page(
+                kinds.CRD, fields=f"metadata.name={self._kind.resource}", limit=1, view=CrdView
+            )
         except ClusterError as error:
-            log.warning("the schema of %s cannot be compared: %s", CRD_NAME, error)
+            log.warning("the schema of %s cannot be compared: %s", self._kind.resource, error)
             return self._found
         if part.items:
-            self._found = judge(part.items[0])
+            self._found = judge(part.items[0], self._kind, self._release)
             self._version = seen.metadata.resourceVersion
         return self._found
