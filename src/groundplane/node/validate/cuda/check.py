@@ -4,8 +4,10 @@ Every GPU is checked, also after one has failed. The numbers are such that every
 so that the GPU's must be the CPU's bit by bit.
 """
 
+import operator
 from array import array
 from collections.abc import Callable
+from functools import lru_cache
 
 from .model import NO_LIBRARY, Cuda, CudaError, Device, GpuReport, LibraryMissing, Report
 
@@ -15,8 +17,9 @@ _BITS = 16
 _FRACTION = 8.0
 
 
+@lru_cache(maxsize=1)
 def vectors(elements: int) -> tuple[bytes, bytes]:
-    """Two vectors of so many numbers: multiples of 1/8 below 8192."""
+    """Two vectors of so many numbers: multiples of 1/8 below 8192. The last are kept: the lab has many checks."""
     left = array("f", (((index * _SPREAD) % 2**32 >> _BITS) / _FRACTION for index in range(elements)))
     right = array("f", ((((index + 1) * _SPREAD * 3) % 2**32 >> _BITS) / _FRACTION for index in range(elements)))
     return left.tobytes(), right.tobytes()
@@ -24,7 +27,7 @@ def vectors(elements: int) -> tuple[bytes, bytes]:
 
 def add(left: bytes, right: bytes) -> bytes:
     """The sums, by the CPU."""
-    return array("f", map(float.__add__, _numbers(left), _numbers(right))).tobytes()
+    return array("f", map(operator.add, _numbers(left), _numbers(right))).tobytes()
 
 
 def compare(found: bytes, expected: bytes) -> tuple[int, str]:
