@@ -1,0 +1,265 @@
+"""NVIDIADrivers with the shipped operator: nodes have owners, drivers have DaemonSets and a status, and may change."""
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+from e2e.world import POLICY, World, policy_document
+
+from groundplane.api import names
+from groundplane.api.release import Release
+from groundplane.lab import resources
+from groundplane.lab.cluster import OPERATOR_NAMESPACE
+from groundplane.lab.resources import Resource
+
+Document = dict[str, Any]
+
+NODES = ("gpu-a", "gpu-b", "gpu-c")
+TEAM = "example.com/team"
+"""A label of the user's own: nothing of the operator's reads it."""
+MANAGER = {"repository": "nvcr.io/nvidia/cloud-native", "image": "k8s-driver-manager", "version": "v0.12.0"}
+
+
+def driver(name: str, **spec: Any) -> Document:
+    """An NVIDIADriver that could be pulled."""
+    image = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "580.126.20", "manager": MANAGER}
+    head = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": name}}
+    return {**head, "spec": {**image, **spec}}
+
+
+class Cluster:
+    """A world whose drivers are NVIDIADrivers'."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.api = world.lab.api
+
+    @property
+    def _kind(self) -> Resource:
+        return self.api.resource("nvidiadrivers", group=names.GROUP)
+
+    async def create(self, *documents: Document) -> None:
+        """Create drivers and let the cluster come to rest."""
+        for document in documents:
+            self.api.create(self._kind, document)
+        await self.world.at_rest()
+
+    async def edit(self, name: str, **spec: Any) -> None:
+        """Change fields of a driver."""
+        self.api.patch(self._kind, name, {"spec": spec}, type="merge", manager="kubectl-edit")
+        await self.world.at_rest()
+
+    async def delete(self, name: str) -> None:
+        """Delete a driver."""
+        self.api.delete(self._kind, name)
+        await self.world.at_rest()
+
+    def owners(self) -> dict[str, str]:
+        """Whose each node is."""
+        nodes = self.api.list(resources.NODES)["items"]
+        labels = {node["metadata"]["name"]: node["metadata"].get("labels") or {} for node in nodes}
+        return {name: each[names.DRIVER_OWNER] for name, each in labels.items() if names.DRIVER_OWNER in each}
+
+    def status(self, name: str) -> tuple[str, str, str]:
+        """A driver's state, and reason and message of the condition that is true."""
+        found = self.api.get(self._kind, name).get("status") or {}
+        true = next((each for each in found.get("conditions") or () if each["status"] == "True"), {})
+        return found.get("state", ""), true.get("reason", ""), true.get("message", "")
+
+    def daemon_sets(self) -> dict[str, list[str]]:
+        """The driver DaemonSets by owner's name, sorted."""
+        found: dict[str, list[str]] = {}
+        for each in self.api.list(resources.DAEMON_SETS, OPERATOR_NAMESPACE)["items"]:
+            if each["metadata"]["labels"].get(names.COMPONENT_LABEL) == names.DRIVER_COMPONENT:
+                owner = each["metadata"]["ownerReferences"][0]["name"]
+                found.setdefault(owner, []).append(each["metadata"]["name"])
+        return {owner: sorted(some) for owner, some in found.items()}
+
+    def drivers_on(self) -> dict[str, list[str]]:
+        """The running driver pods of each node, by their DaemonSet's owner, or (orphan)."""
+        of = {name: owner for owner, some in self.daemon_sets().items() for name in some}
+        found: dict[str, list[str]] = {}
+        for pod in self.api.list(resources.PODS, OPERATOR_NAMESPACE)["items"]:
+            meta = pod["metadata"]
+            running = pod.get("status", {}).get("phase") == "Running" and not meta.get("deletionTimestamp")
+            if running and meta["labels"].get(names.COMPONENT_LABEL) == names.DRIVER_COMPONENT:
+                owners = meta.get("ownerReferences") or ()
+                what = of.get(owners[0]["name"], "(unknown)") if owners else "(orphan)"
+                found.setdefault(pod["spec"]["nodeName"], []).append(what)
+        return found
+
+
+def by_crd(document: Document) -> Document:
+    """A policy that leaves drivers to NVIDIADrivers."""
+    changed = copy.deepcopy(document)
+    changed["spec"]["driver"]["useNvidiaDriverCRD"] = True
+    return changed
+
+
+async def start(world: World, labels: Mapping[str, Mapping[str, str]] | None = None, *, crd: bool = True) -> Cluster:
+    """Three nodes, a policy, the operator."""
+    for name in NODES:
+        world.join(name, "plain")
+        if labels and name in labels:
+            world.wish(name, labels[name])
+    document = policy_document(file="26.3.3-default.yaml" if world.release is Release.V26_3 else "26.7.0-default.yaml")
+    await world.create_policy(by_crd(document) if crd else document)
+    world.start_operator()
+    await world.at_rest()
+    return Cluster(world)
+
+
+TEAMS = {"gpu-a": {TEAM: "red"}, "gpu-b": {TEAM: "blue"}}
+
+
+async def test_the_default_driver_gets_every_node() -> None:
+    async with World() as world:
+        cluster = await start(world)
+        assert world.lab.policy_state() == "ready"
+        await cluster.create(driver("main", default=True))
+        assert cluster.owners() == dict.fromkeys(NODES, "main")
+        assert cluster.status("main") == ("ready", "Reconciled", "All resources have been reconciled")
+        assert cluster.drivers_on() == {node: ["main"] for node in NODES}
+        assert world.lab.policy_state() == "ready"
+        node = world.lab.api.get(resources.NODES, "gpu-a")
+        assert node["metadata"]["annotations"][names.DRIVER_UPGRADE_ENABLED] == "true"
+        assert node["metadata"]["labels"][names.UPGRADE_STATE] == "upgrade-done"
+
+
+async def test_labels_of_the_users_choice_select_nodes_also_when_they_come_late() -> None:
+    async with World() as world:
+        cluster = await start(world, TEAMS)
+        await cluster.create(driver("rest", default=True), driver("red", nodeSelector={TEAM: "red"}))
+        assert cluster.owners() == {"gpu-a": "red", "gpu-b": "rest", "gpu-c": "rest"}
+        world.wish("gpu-c", {TEAM: "red"})
+        await world.at_rest()
+        assert cluster.owners() == {"gpu-a": "red", "gpu-b": "rest", "gpu-c": "red"}
+        assert cluster.drivers_on() == {"gpu-a": ["red"], "gpu-b": ["rest"], "gpu-c": ["red"]}
+        await cluster.delete("red")
+        assert cluster.owners() == dict.fromkeys(NODES, "rest")
+        assert set(cluster.daemon_sets()) == {"rest"}
+        probe = world.lab.api.get(resources.CONFIG_MAPS, "nvidia-driver-startup-probe", OPERATOR_NAMESPACE)
+        assert [owner["name"] for owner in probe["metadata"]["ownerReferences"]] == ["rest"]
+
+
+async def test_a_conflict_changes_no_node_and_names_both() -> None:
+    async with World() as world:
+        cluster = await start(world, TEAMS)
+        await cluster.create(driver("red", nodeSelector={TEAM: "red"}), driver("blue", nodeSelector={TEAM: "blue"}))
+        before = cluster.owners(), cluster.drivers_on()
+        assert before[0] == {"gpu-a": "red", "gpu-b": "blue"}
+        await cluster.create(driver("greedy"))
+        for name in ("red", "blue", "greedy"):
+            state, reason, message = cluster.status(name)
+            assert (state, reason) == ("notReady", "ConflictingNodeSelector")
+            assert "node gpu-a: [greedy red]" in message
+        assert (cluster.owners(), cluster.drivers_on()) == before
+        await cluster.delete("greedy")
+        assert {cluster.status(name)[0] for name in ("red", "blue")} == {"ready"}
+        await cluster.create(driver("first", default=True), driver("second", default=True))
+        assert cluster.status("red")[:2] == ("notReady", "ReconcileFailed")
+        assert "[first second]" in cluster.status("red")[2]
+        assert (cluster.owners(), cluster.drivers_on()) == before
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"usePrecompiled": True, "version": "580", "gds": {"enabled": True}}, "usePrecompiled"),
+        ({"gds": {"enabled": True, "repository": "r", "image": "i", "version": "v2.20.5"}}, "kernelModuleType"),
+        ({"secretEnv": "not-there"}, "not-there"),
+        ({"repository": None, "version": None}, "driver"),
+    ],
+    ids=["precompiled with GDS", "GDS with closed modules", "a Secret that is missing", "an image without a tag"],
+)
+async def test_a_driver_that_cannot_be_says_why_and_holds_up_no_other(spec: Document, said: str) -> None:
+    async with World() as world:
+        cluster = await start(world, TEAMS)
+        await cluster.create(driver("good", default=True), driver("bad", nodeSelector={TEAM: "red"}, **spec))
+        state, reason, message = cluster.status("bad")
+        assert (state, reason) == ("notReady", "ReconcileFailed")
+        assert said in message
+        assert cluster.status("good")[0] == "ready"
+        assert set(cluster.daemon_sets()) == {"good"}
+        assert cluster.drivers_on() == {"gpu-b": ["good"], "gpu-c": ["good"]}
+
+
+async def test_without_the_switch_drivers_are_disabled() -> None:
+    async with World() as world:
+        cluster = await start(world, crd=False)
+        await cluster.create(driver("main", default=True))
+        state, reason, message = cluster.status("main")
+        assert (state, reason) == ("disabled", "Reconciled")
+        assert "useNvidiaDriverCRD" in message
+        assert cluster.owners() == {}
+        assert cluster.daemon_sets() == {POLICY: ["nvidia-driver-daemonset"]}
+
+
+async def test_handing_over_replaces_one_driver_at_a_time() -> None:
+    """driver-lifecycle 3.9: the running drivers are orphaned, marked, and replaced as in any upgrade."""
+    async with World() as world:
+        cluster = await start(world, crd=False)
+        await cluster.create(driver("main", default=True))
+        assert cluster.drivers_on() == {node: [POLICY] for node in NODES}
+        api, down, owned = world.lab.api, set[frozenset[str]](), set[str]()
+
+        def watch(*_: object) -> None:
+            on = cluster.drivers_on()
+            down.add(frozenset(set(NODES) - set(on)))
+            owned.update(what for some in on.values() for what in some)
+
+        api.on_change(resources.PODS, watch)
+        world.edit_policy(POLICY, "driver", "useNvidiaDriverCRD", True)
+        await world.at_rest()
+        assert cluster.drivers_on() == {node: ["main"] for node in NODES}
+        assert {len(each) for each in down} <= {0, 1}, "never is more than one node without its driver"
+        assert "(orphan)" in owned
+        assert world.lab.policy_state() == "ready"
+        assert states(world) == dict.fromkeys(NODES, "upgrade-done")
+        assert not any(node["spec"].get("unschedulable") for node in api.list(resources.NODES)["items"])
+
+
+async def test_handing_over_survives_a_restart_in_the_middle() -> None:
+    async with World() as world:
+        cluster = await start(world, crd=False)
+        await cluster.create(driver("main", default=True))
+        world.edit_policy(POLICY, "driver", "useNvidiaDriverCRD", True)
+        await world.lab.wait_until(
+            lambda: any(state not in ("", "upgrade-done") for state in states(world).values()),
+            timeout_s=60.0,
+            what="a node to be upgraded",
+        )
+        await world.kill_operator()
+        world.start_operator()
+        await world.at_rest()
+        assert cluster.drivers_on() == {node: ["main"] for node in NODES}
+        assert states(world) == dict.fromkeys(NODES, "upgrade-done")
+
+
+async def test_in_26_3_drivers_that_meet_hold_up_all_and_nodes_have_no_owner() -> None:
+    async with World(release=Release.V26_3) as world:
+        cluster = await start(world, TEAMS)
+        await cluster.create(driver("red", nodeSelector={TEAM: "red"}), driver("blue", nodeSelector={TEAM: "blue"}))
+        assert cluster.owners() == {}
+        assert cluster.drivers_on() == {"gpu-a": ["red"], "gpu-b": ["blue"]}
+        await cluster.create(driver("every"))
+        assert {cluster.status(name)[1] for name in ("red", "blue", "every")} == {"ConflictingNodeSelector"}
+        assert cluster.drivers_on() == {"gpu-a": ["red"], "gpu-b": ["blue"]}
+
+
+async def test_a_driver_whose_upgrade_policy_is_off_leaves_eviction_to_the_nodes() -> None:
+    async with World() as world:
+        cluster = await start(world)
+        await cluster.create(driver("main", default=True, upgradePolicy={"autoUpgrade": False}))
+        for node in world.lab.api.list(resources.NODES)["items"]:
+            assert names.DRIVER_UPGRADE_ENABLED not in (node["metadata"].get("annotations") or {})
+            assert names.UPGRADE_STATE not in node["metadata"]["labels"]
+        await cluster.edit("main", upgradePolicy={"autoUpgrade": True})
+        assert states(world) == dict.fromkeys(NODES, "upgrade-done")
+
+
+def states(world: World, nodes: Iterable[str] = NODES) -> dict[str, str]:
+    """The upgrade state of each node."""
+    found = {name: world.lab.api.get(resources.NODES, name)["metadata"]["labels"] for name in nodes}
+    return {name: labels.get(names.UPGRADE_STATE, "") for name, labels in found.items()}
