@@ -187,6 +187,15 @@ async def test_modules_of_other_containers_are_accounted_for(node: Node) -> None
     assert modules.IN_USE in pod.text and node.host.loaded("gdrdrv")
 
 
+async def test_lsmod_shows_who_uses_whom(node: Node) -> None:
+    async with node.driver() as pod:
+        pod.output.clear()
+        assert await pod.run("lsmod") == 0
+        rows = {line.split()[0]: line.split()[1:] for line in pod.text.splitlines()}
+    assert rows["Module"] == ["Size", "Used", "by"]
+    assert (rows["nvidia"], rows["nvidia_uvm"]) == (["16384", "2", "nvidia_uvm,nvidia_modeset"], ["16384", "0"])
+
+
 async def test_nvidia_drm_keeps_the_driver(node: Node) -> None:
     """5.5: it is in nobody's list."""
     async with node.driver(kill=True):

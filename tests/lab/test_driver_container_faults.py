@@ -15,7 +15,7 @@ from groundplane.api.release import Release
 from groundplane.lab import driverfaults, nodes
 from groundplane.lab.driver import daemons, fabric, modules, packages
 from groundplane.lab.driver.packages import Repository
-from groundplane.lab.driverfaults import DRIVER, FAULTS, MANAGER, PEERMEM_PROBE, PROBE
+from groundplane.lab.driverfaults import DRIVER, FAULTS, PEERMEM_PROBE, PROBE
 from groundplane.operands import startup_probe
 
 INIT = ("nvidia-driver", "init")
@@ -26,10 +26,10 @@ WAITING = ["nvlink5-prerequisites", "rhel-kernel-name"]
 """The driver comes up as soon as, or although, these are there."""
 REFUSING = [name for name, fault in FAULTS.items() if fault.program == DRIVER and name not in (*RUNNING, *WAITING)]
 AT_PROBE = [name for name, fault in FAULTS.items() if fault.program == PROBE]
-NOT_HERE = {"driver is pre-installed on host", "cannot proceed until all GPU pods are drained from the node",
+NOT_HERE = {"cannot proceed until all GPU pods are drained from the node",
             "superseded by the GPU Operator's upgrade policy",
             "GPUDirectRDMA is enabled, validating MOFED driver installation"}  # fmt: skip
-"""Texts of the driver manager, whose tests show them."""
+"""Texts of the driver manager, whose own tests show them; its host driver is in test_driver_container_pods.py."""
 TABLE = [
     "Could not resolve Linux kernel version", "Failed to update package cache",
     "Could not locate Linux kernel version string", "failed to reach RHEL package repositories",
@@ -65,7 +65,7 @@ def test_the_whole_table_is_there() -> None:
     assert all(fault.means for fault in FAULTS.values())
     with pytest.raises(driverfaults.UnknownFaultError, match="no fault 'fire'; there are daemons-not-ready, "):
         driverfaults.fault("fire")
-    assert driverfaults.fault("secure-boot").program == DRIVER and MANAGER
+    assert driverfaults.fault("secure-boot").program == DRIVER
 
 
 @pytest.mark.parametrize("name", REFUSING)

@@ -127,6 +127,23 @@ def test_modules_and_devices(short: Path) -> None:
     assert (made.modules(), made.device_nodes(), made.loaded("nvidia")) == ([], [], False)
 
 
+def test_a_kernel_that_was_installed_runs_after_a_boot(short: Path) -> None:
+    made = host(short, kernel="6.8.0-60-generic")
+    made.install_kernel("6.8.0-61-generic")
+    assert made.kernel == "6.8.0-60-generic"
+    made.boot()
+    assert made.kernel == "6.8.0-61-generic"
+
+
+def test_another_process_finds_the_machine_as_it_is(short: Path) -> None:
+    made = host(short / "n", gpus=(nodes.GpuSpec("T4"),))
+    made.load_module("nvidia", version="580.1.2")
+    found = SimulatedHost.attached(short / "n")
+    assert (found.spec, found.gpus, found.driver_version) == (made.spec, made.gpus, "580.1.2")
+    with pytest.raises(HostError, match="no node 'm'; there are n"):
+        SimulatedHost.attached(short / "m")
+
+
 def test_host_driver_survives_a_boot(short: Path) -> None:
     made = host(short, gpus=(nodes.GpuSpec("T4"),), host_driver="550.54.15")
     made.boot()

@@ -12,25 +12,22 @@ import msgspec
 import yaml
 
 from ..api import names
+from . import driverfiles
 from .driver import daemons, lock
 from .driver.fabric import PREREQUISITES
 from .driver.packages import DISTRIBUTION, FILE, Repository
 from .driver.sidecars import MOFED_READY
-from .driverfiles import HOST_LIBRARIES
-from .host import SimulatedHost
+from .host import CORE_MODULES, SimulatedHost
 from .kernelmodules import ENROLLED, SECURE_BOOT
 
 Change = Callable[[SimulatedHost], None]
 
-DRIVER, PROBE, PEERMEM_PROBE, MANAGER = (
-    "nvidia-driver",
-    "startup-probe",
-    "probe_nvidia_peermem",
-    "k8s-driver-manager",
-)
+DRIVER, PROBE, PEERMEM_PROBE = "nvidia-driver", "startup-probe", "probe_nvidia_peermem"
+MANAGER: Final = "k8s-driver-manager"
 """Whose log tells."""
 
 SIGNING_KEY: Final = "cluster-module-key"
+HOST_VERSION: Final = "550.54.15"
 OTHER_LIBRARY: Final = "1.0"
 _ENTITLEMENT: Final = "/etc/pki/entitlement/1234.pem"
 _CARD: Final = "/sys/bus/pci/devices/0000:ff:00.0"
@@ -110,7 +107,7 @@ def enroll(host: SimulatedHost, signer: str) -> None:
 def _module_used(host: SimulatedHost) -> None:
     """A process of the host's that opened a GPU, with the kernel's counts of it."""
     if not host.loaded("nvidia"):
-        host.load_module("nvidia", version="550.54.15")
+        host.load_module("nvidia", version=HOST_VERSION)
     daemons.spawn(host, _HOST_CLIENT)
     host.kernel_modules.hold("nvidia")
 
@@ -182,13 +179,29 @@ def _nvlink5(host: SimulatedHost) -> None:
 
 
 # --- the driver that is there -----------------------------------------------------------------------------------------
+def install_host_driver(host: SimulatedHost, version: str = HOST_VERSION) -> None:
+    """Install a driver on the host itself and load it, as an administrator does."""
+    driverfiles.write(host.root, version, driverfiles.HOST_LIBRARIES)
+    for module in CORE_MODULES:
+        host.load_module(module, version=version)
+    host.create_device_nodes()
+
+
+def remove_host_driver(host: SimulatedHost) -> None:
+    """Unload and remove a driver of the host itself. HostError if it is in use."""
+    for module in reversed(CORE_MODULES):
+        host.unload_module(module)
+    host.remove_device_nodes()
+    driverfiles.remove(host.root, driverfiles.HOST_LIBRARIES)
+
+
 def break_host_driver(host: SimulatedHost) -> None:
     """Leave the host's driver half updated: its libraries are of another version than the module.
 
     Its persistence daemon still has the GPUs open.
     """
     for version in host.host_libraries():
-        base = f"{HOST_LIBRARIES}/libnvidia-ml.so"
+        base = f"{driverfiles.HOST_LIBRARIES}/libnvidia-ml.so"
         host.root.path(f"{base}.{version}").rename(host.root.path(f"{base}.{OTHER_LIBRARY}"))
         host.root.symlink(f"{base}.1", f"libnvidia-ml.so.{OTHER_LIBRARY}")
     _module_used(host)
@@ -292,6 +305,14 @@ FAULTS: Final[Mapping[str, Fault]] = {
         "the kernel is none of Red Hat's: boot one that is",
         _foreign_kernel,
         _own_kernel,
+    ),
+    "host-driver": Fault(
+        MANAGER,
+        "driver is pre-installed on host",
+        "the host has a driver of its own: the pod goes by itself. To have the operator's, remove the host's, then set "
+        "the node's label nvidia.com/gpu.deploy.driver to true",
+        install_host_driver,
+        remove_host_driver,
     ),
     "driver-in-use": Fault(
         DRIVER,

@@ -44,6 +44,8 @@ MIG_INSTANCES, MIG_COMPUTES = 15, 8
 """GPU instances a GPU, and compute instances a GPU instance, for which the driver has capabilities."""
 DESCRIPTION = "/var/lib/groundplane/node.json"
 """What the machine was made from, for other processes."""
+BOOT_KERNEL = "/boot/default-kernel"
+"""The release of the kernel that the next boot starts, where it is another than the node was described with."""
 NO_DRIVER = "0.0"
 """What the description of a machine says of a driver as long as none was loaded."""
 _OS_NAMES = {
@@ -150,7 +152,7 @@ class SimulatedHost:
         root.write_atomic("/proc/modules", "")
         root.write_atomic("/proc/meminfo", "MemTotal:       1056784548 kB\n")
         root.write_atomic("/proc/cpuinfo", _CPU[spec.arch])
-        root.write_atomic("/proc/sys/kernel/osrelease", spec.kernel + "\n")
+        root.write_atomic("/proc/sys/kernel/osrelease", self._boot_kernel() + "\n")
         root.write_atomic("/sys/class/dmi/id/product_name", "groundplane simulated server\n")
         root.write_atomic("/sys/devices/system/memory/auto_online_blocks", "online\n")
         root.write_atomic("/sys/module/firmware_class/parameters/path", "\n")
@@ -191,6 +193,13 @@ class SimulatedHost:
     def kernel(self) -> str:
         """The running kernel's release."""
         return self.root.read_text("/proc/sys/kernel/osrelease").strip()
+
+    def install_kernel(self, release: str) -> None:
+        """Install a kernel, as an update does: it runs from the next boot on."""
+        self.root.write_atomic(BOOT_KERNEL, release + "\n")
+
+    def _boot_kernel(self) -> str:
+        return self.root.read_text(BOOT_KERNEL).strip() if self.root.exists(BOOT_KERNEL) else self.spec.kernel
 
     @property
     def machine(self) -> Machine:

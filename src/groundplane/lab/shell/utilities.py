@@ -246,8 +246,8 @@ async def _uname(ctx: ContainerContext) -> int:
 async def _lsmod(ctx: ContainerContext) -> int:
     ctx.log("Module                  Size  Used by")
     for line in ctx.host.root.read_text("/proc/modules").splitlines():
-        name, size, users = line.split()[:3]
-        ctx.log(f"{name:<23} {size}  {users}")
+        name, size, count, users = line.split()[:4]
+        ctx.log(f"{name:<23} {size}  {count} {users.strip(',-')}".rstrip())
     return 0
 
 
