@@ -128,7 +128,19 @@ def test_its_base_is_recorded(built: archive.Image, root: Path) -> None:
 def test_executables_are_on_the_path(root: Path) -> None:
     folders = contents.ENVIRONMENT["PATH"].split(":")
     found = {path.name for folder in folders for path in (root / folder.lstrip("/")).glob("*")}
-    wanted = {*contents.EXECUTABLES, *contents.stand_ins(), "sh", "bash", "cat", "ls", "sleep", "chroot", "modprobe"}
+    wanted = {
+        *contents.EXECUTABLES,
+        *contents.stand_ins(),
+        "sh",
+        "bash",
+        "cat",
+        "ls",
+        "sleep",
+        "chroot",
+        "modprobe",
+        "rmmod",
+        "umount",
+    }
     assert wanted <= found
     assert "nvidia-smi" not in found
     assert (root / launcher.DRIVER_PATH / "nvidia-smi").is_symlink()
