@@ -520,3 +520,18 @@ async def test_an_unknown_verb_of_the_toolkit(node: Node) -> None:
     pod = node.pod()
     assert await pod.run("ocp_dtk_entrypoint", "fly") == 1
     assert "Usage: ocp_dtk_entrypoint" in pod.text
+
+
+# --- nvidia-smi -------------------------------------------------------------------------------------------------------
+async def test_nvidia_smi(node: Node) -> None:
+    pod = node.pod()
+    query = ("nvidia-smi", "--query-gpu=index,driver_version", "--format=csv,noheader")
+    assert await pod.run(*query) == 9
+    assert "couldn't communicate with the NVIDIA driver" in pod.text
+    node.host.load_module("nvidia", version="580.1")
+    pod.output.clear()
+    assert (await pod.run(*query), pod.text) == (0, "0, 580.1\n1, 580.1\n")
+    node.host.machine.lose(1)
+    pod.output.clear()
+    assert await pod.run(*query) == 15
+    assert "GPU1: " in pod.text and "GPU is lost" in pod.text

@@ -5,11 +5,12 @@ Keys are the last component of an image's repository. Every image has a base sys
 
 from ..node.metrics.settings import files as counters_files
 from ..node.toolkit.settings import HOST_PROGRAM
+from . import driver
 from .driver import fabric
 from .nodeprograms import program
 from .programs import Image, Program
 from .shell import hostcommands, interpreter, utilities
-from .standins import dcgm, driver, generic, mps_control, nvidia_smi, sandbox
+from .standins import dcgm, generic, mps_control, nvidia_smi, sandbox
 
 INTERPRETER: Program = interpreter.main
 SHELLS: dict[str, Program] = dict.fromkeys(("sh", "bash", "ash", "dash"), interpreter.main)

@@ -50,8 +50,8 @@ fi
 export PYTHONPATH={Path(__file__).parents[3]} PYTHONDONTWRITEBYTECODE=1
 exec {sys.executable} -m {__package__} nvidia-smi "$@"
 """
-"""The driver's tool where it is the host's. It is injected into containers of groundplane's image, which have it; on the
-host itself, and so below `chroot /host`, it is what a node shows of this project and its Python."""
+"""The driver's tool where it is the host's. It is injected into containers of groundplane's image, which have it; on
+the host itself, and so below `chroot /host`, it is what a node shows of this project and its Python."""
 _LOCK = ".lock"
 _BOOTED = "/run/booted"
 

@@ -5,9 +5,8 @@ Each checks what it needs of the simulated host, marks what it would do and wait
 
 from ...api import names
 from ...node.hostroot import HostRoot
-from .. import driverfiles
+from .. import driver, driverfiles
 from ..programs import ContainerContext
-from . import driver
 
 PCI = "/sys/bus/pci/devices"
 MDEV_PARENTS = "/sys/class/mdev_bus"
