@@ -10,6 +10,8 @@ from groundplane.lab import demo, demo_steps, layers, nodes, resources
 from groundplane.lab.cluster import OPERATOR_NAMESPACE, Lab
 from groundplane.lab.nodes import GpuSpec, NodeSpec
 from groundplane.lab.programs import ContainerContext, Response
+from groundplane.node.devices import simtelemetry
+from groundplane.node.devices.profiles import MIB
 from groundplane.node.devices.simulated import Machine
 
 PATIENCE_S = 120.0
@@ -36,11 +38,35 @@ def machine(lab: Lab, node: str) -> Machine:
     return lab._pool[node].host.machine
 
 
+def simulated(lab: Lab, node: str) -> list[tuple[float | None, ...]]:
+    """The figures of a node's GPUs as its file of simulated GPUs has them: degrees, W, MiB used and free."""
+    found: list[tuple[float | None, ...]] = []
+    for card in machine(lab, node).read().cards.values():
+        reading = simtelemetry.reading(card)
+        assert reading.power_mw is not None and reading.memory_used is not None and reading.memory_free is not None
+        memory = reading.memory_used // MIB, reading.memory_free // MIB
+        found.append((reading.gpu_temp_c, reading.power_mw / 1000, *memory))
+    return found
+
+
 async def test_the_story_ends_with_gpus_on_offer_and_a_passed_check_on_every_gpu_node() -> None:
     specs = nodes.parse(demo.data("demo-nodes.yaml"), "demo-nodes.yaml")
     seen: list[demo.Snapshot] = []
+    slices: list[str] = []
+
+    def look_at_slices() -> None:
+        placed = machine(lab, "gpu-a").read().placed()
+        slices.extend(device.uuid for _, device in placed if str(device.profile) == "1g.10gb")
+
+    note = at("a CUDA check pod runs on one nvidia.com/mig", look_at_slices)
+
+    def report(snapshot: demo.Snapshot) -> None:
+        seen.append(snapshot)
+        note(snapshot)
+
     async with Lab(specs) as lab:
-        outcome = await demo.run(lab, seen.append, timeout_s=PATIENCE_S)
+        outcome = await demo.run(lab, report, timeout_s=PATIENCE_S)
+        figures = {node: simulated(lab, node) for node in GPU_NODES}
         driver_pods = {
             pod["spec"]["nodeName"]
             for pod in lab.api.list(resources.PODS, labels="app=nvidia-driver-daemonset")["items"]
@@ -62,10 +88,11 @@ async def test_the_story_ends_with_gpus_on_offer_and_a_passed_check_on_every_gpu
         (line,) = check.gpus
         assert sum(uuid in line for uuid in uuids[check.node]) == 1
         assert "Test PASSED" in check.log
-    for node, figures in outcome.figures.items():
-        assert [(each.gpu, each.uuid) for each in figures] == list(enumerate(uuids[node]))
-        users = [each.user for each in figures if each.user]
-        assert users == [f"default/gpu-user-{node}/user"]
+    for node, told in outcome.figures.items():
+        assert [(each.gpu, each.uuid) for each in told] == list(enumerate(uuids[node]))
+        assert [each.user for each in told if each.user] == [f"default/gpu-user-{node}/user"]
+        assert [(each.temperature_c, each.power_w, each.used_mib, each.free_mib) for each in told] == figures[node]
+        assert not any(each.xid for each in told)
     assert set(outcome.figures) == set(GPU_NODES)
     assert seen[0].rows != seen[-1].rows
     assert not [name for name in left if name.startswith("gpu-user")]
@@ -79,6 +106,9 @@ async def test_the_story_ends_with_gpus_on_offer_and_a_passed_check_on_every_gpu
         "nvidia.com/mig-2g.20gb": 1,
         "nvidia.com/mig-3g.40gb": 1,
     }
+    (line,) = mig.check.gpus
+    assert len(slices) == 2
+    assert sum(uuid in line for uuid in slices) == 1, "the check ran on one of the slices, and on nothing else"
 
 
 async def test_a_node_with_one_gpu_offers_slices_only() -> None:
@@ -116,6 +146,17 @@ async def test_the_story_does_not_end_well_when_an_image_is_missing() -> None:
     assert row.gpus == 0
 
 
+async def test_an_xid_error_is_told_with_its_gpu() -> None:
+    async with Lab([NodeSpec("gpu", (GpuSpec("H100", 2),))]) as lab:
+        outcome = await demo.run(
+            lab, at("CUDA check pods run", lambda: machine(lab, "gpu").xid(1, 79)), timeout_s=PATIENCE_S
+        )
+        uuid = lab._pool["gpu"].host.gpus[1].uuid
+    assert not outcome.passed
+    assert f"GPU 1 of gpu ({uuid}): Xid 79" in outcome.problem or f"{uuid}" in outcome.checks[0].log
+    assert outcome.mig is None
+
+
 async def test_a_layout_that_cannot_be_had_is_told_with_its_cause() -> None:
     async with Lab([NodeSpec("gpu", (GpuSpec("H100", 2),))]) as lab:
         busy = at("labelled nvidia.com/mig.config", lambda: machine(lab, "gpu").set_busy(0))
@@ -149,7 +190,7 @@ def page(count: int = 2, user: str = USER, **changed: float | None) -> str:
 
 
 @pytest.fixture
-async def lab() -> AsyncIterator[Lab]:
+async def one_node() -> AsyncIterator[Lab]:
     async with Lab([NodeSpec("gpu", (GpuSpec("T4", 2),))], operator=False) as made:
         await made.wait_until(
             lambda: made.api.find(resources.NODES, "gpu") is not None, timeout_s=PATIENCE_S, what="the node"
@@ -190,8 +231,8 @@ async def read_figures(lab: Lab, text: str | None, status: int = 200, offered: i
     return ""
 
 
-async def test_figures_that_are_all_there_end_the_step(lab: Lab) -> None:
-    assert await read_figures(lab, page()) == ""
+async def test_figures_that_are_all_there_end_the_step(one_node: Lab) -> None:
+    assert await read_figures(one_node, page()) == ""
 
 
 @pytest.mark.parametrize(
@@ -201,7 +242,7 @@ async def test_figures_that_are_all_there_end_the_step(lab: Lab) -> None:
         ("", 200, 2, "the exporter has the figures of 0 of 2 GPUs"),
         (page(count=1), 200, 2, "the exporter has the figures of 1 of 2 GPUs"),
         (page(POWER_USAGE=None), 200, 2, "the exporter has the figures of 1 of 2 GPUs"),
-        (page(user=""), 200, 2, "no GPU is told to be used by pod gpu-user-gpu, which is not there"),
+        (page(user=""), 200, 2, "gpu: no GPU is told to be used by gpu-user-gpu: no such pod"),
         (page(), 200, 1, "gpu offers 1 of 2 GPUs; the device plugin's log there says why"),
         (page(XID_ERRORS=79), 200, 1, "GPU 1 of gpu (GPU-1): Xid 79"),
         ("down\n", 200, 2, "exporter-1 on gpu: not in Prometheus' text format"),
@@ -209,9 +250,9 @@ async def test_figures_that_are_all_there_end_the_step(lab: Lab) -> None:
     ],
 )
 async def test_figures_that_are_not_there_are_told(
-    lab: Lab, text: str | None, status: int, offered: int, seen: str
+    one_node: Lab, text: str | None, status: int, offered: int, seen: str
 ) -> None:
-    told = await read_figures(lab, text, status, offered)
+    told = await read_figures(one_node, text, status, offered)
     first, found, advice = told.splitlines()
     assert first.endswith("the exporters tell each GPU's figures, and who uses it")
     assert found.removeprefix("  seen: ").startswith(seen) or seen in found

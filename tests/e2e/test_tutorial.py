@@ -90,7 +90,7 @@ def home(tmp_path: Path) -> Iterator[LabHome]:
             home.close(name)
 
 
-@pytest.mark.parametrize(("document", "least"), [("tutorial.md", 20), ("mig.md", 6)])
+@pytest.mark.parametrize(("document", "least"), [("tutorial.md", 20), ("mig.md", 6), ("metrics.md", 4)])
 def test_a_documents_commands_do_what_it_says(home: LabHome, document: str, least: int) -> None:
     found = steps((ROOT / "docs" / document).read_text(encoding="utf-8"))
     assert len(found) >= least

@@ -28,7 +28,6 @@ from .demo_steps import (
     finished,
     offered,
     outcome,
-    phase,
     pod,
     told,
 )
@@ -205,14 +204,18 @@ class _Story:
 
         def seen() -> str:
             late = [name for name in pods if not finished(self._lab, name)]
-            return "; ".join(told(self._lab.api.find(resources.PODS, name, NAMESPACE)) for name in late)
+            return "; ".join(told(self._found(name)) for name in late)
 
         await self._watcher.until(CHECK_STEP, done, seen)
         self._check_seconds = self._watcher.seconds
         self._checks = [await outcome(self._lab, self._client, f"cuda-check-{node}", node) for node in self._nodes]
-        failed = [check.node for check in self._checks if not check.passed]
+        failed = [told(self._found(f"cuda-check-{check.node}")) for check in self._checks if not check.passed]
         if failed:
-            CHECK_STEP.fail(f"the check failed on {', '.join(failed)}")
+            CHECK_STEP.fail("; ".join(failed))
+
+    def _found(self, name: str) -> dict[str, Any] | None:
+        """One of the demo's pods."""
+        return self._lab.api.find(resources.PODS, name, NAMESPACE)
 
     # --- figures ------------------------------------------------------------------------------------------------------
 
@@ -223,9 +226,13 @@ class _Story:
             trouble.clear()
             for node, spec in self._nodes.items():
                 trouble[node] = await self._figures_of(node, sum(group.count for group in spec.gpus))
+            self._require_health()
             return not any(trouble.values())
 
         await self._watcher.until(FIGURES_STEP, done, lambda: "; ".join(filter(None, trouble.values())))
+
+    def _require_health(self) -> None:
+        """Give up where a GPU has told of an error: nothing that is waited for can be relied on then."""
         ill = [
             f"GPU {each.gpu} of {node} ({each.uuid}): Xid {each.xid:.0f}"
             for node, figures in self._figures.items()
@@ -256,10 +263,9 @@ class _Story:
         if len(whole) < count:
             return f"{node}: the exporter has the figures of {len(whole)} of {count} GPUs"
         on_offer = offered(self._lab.api.get(resources.NODES, node)).get(names.GPU_RESOURCE, 0)
-        ill = any(each.xid for each in figures)  # told as what it is, once all figures are there
-        if on_offer < count and not ill:
+        if on_offer < count:
             return f"{node} offers {on_offer} of {count} GPUs; the device plugin's log there says why"
         user = f"gpu-user-{node}"
         if not any(f"/{user}/" in each.user for each in figures):
-            return f"{node}: no GPU is told to be used by pod {user}, which is {phase(self._lab, user) or 'not there'}"
+            return f"{node}: no GPU is told to be used by {user}: {told(self._found(user))}"
         return ""

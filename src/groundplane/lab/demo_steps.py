@@ -162,6 +162,12 @@ def told(found: Document | None) -> str:
         if (waiting := (container.get("state") or {}).get("waiting"))
     ]
     texts += [
+        f"{container['name']} ended with exit code {terminated.get('exitCode')}"
+        for container in status.get("containerStatuses") or ()
+        if (terminated := (container.get("state") or {}).get("terminated")) and terminated.get("exitCode")
+    ]
+    texts += [str(status["message"])] if status.get("message") else []
+    texts += [
         str(condition.get("message", ""))
         for condition in status.get("conditions") or ()
         if condition["type"] == "PodScheduled" and condition["status"] == "False"
