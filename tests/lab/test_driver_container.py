@@ -15,6 +15,7 @@ from lab.driver_node import BUILT, PRECOMPILED, WAITS, Node
 from groundplane.api import names
 from groundplane.lab import driverfaults, nodes
 from groundplane.lab.driver import container, daemons, fabric, image, install, modules
+from groundplane.lab.driver.packages import TOOLKIT, Repository
 
 STATE = names.DRIVER_STATE_FILE
 DRIVER = ("nvidia-driver", "init")
@@ -502,6 +503,18 @@ async def test_the_toolkit_builds_and_the_driver_loads(tmp_path_factory: pytest.
     await driver.until(WAITS)
     assert node.host.driver_version == "580.126.20"
     assert "Compiling" in toolkit.text and "Compiling" not in driver.text
+    for pod in (driver, toolkit):
+        pod.stopping.set()
+    assert await asyncio.gather(loading, building) == [0, 0]
+
+
+async def test_a_toolkit_of_another_rhcos_is_told_and_not_used(node: Node) -> None:
+    driverfaults.set_repository(node.host, Repository(kernels=("5.14.0-1",)), TOOLKIT)
+    driver, toolkit = node.pod(), node.pod("ocp-v4.0-art-dev", "x")
+    loading = asyncio.create_task(driver.run("ocp_dtk_entrypoint", "nv-ctr-run-with-dtk"))
+    building = asyncio.create_task(toolkit.run("ocp_dtk_entrypoint", "dtk-build-driver"))
+    await driver.until(WAITS)
+    assert "the driver toolkit is broken; building here" in driver.text and "not for kernel" in toolkit.text
     for pod in (driver, toolkit):
         pod.stopping.set()
     assert await asyncio.gather(loading, building) == [0, 0]

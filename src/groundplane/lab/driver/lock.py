@@ -14,7 +14,8 @@ from ...api import names
 from ..programs import ContainerContext
 
 LOCKS: Final = "/proc/locks"
-STALE_PID: Final = 1
+FIRST_PID: Final = 1
+"""What a container's main program is called in its own PID namespace."""
 
 
 class LockedError(RuntimeError):
@@ -27,7 +28,7 @@ def row(pid: int, inode: int) -> str:
 
 
 @contextlib.contextmanager
-def held(ctx: ContainerContext, pid: int = STALE_PID) -> Iterator[None]:
+def held(ctx: ContainerContext, pid: int = FIRST_PID) -> Iterator[None]:
     """Hold the lock inside the block. Raises :class:`LockedError`."""
     file = ctx.path(names.DRIVER_PID_FILE)
     file.parent.mkdir(parents=True, exist_ok=True)

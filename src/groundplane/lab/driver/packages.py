@@ -18,6 +18,8 @@ from ..programs import ContainerContext
 
 FILE: Final = "/var/lib/groundplane/packages.yaml"
 DISTRIBUTION: Final = "distribution"
+TOOLKIT: Final = "driver-toolkit"
+"""Stands for what OpenShift's driver toolkit image brings: the headers of one RHCOS."""
 ANY: Final = "*"
 _SOURCES: Final = ("/etc/apt/sources.list.d", "/etc/yum.repos.d", "/etc/zypp/repos.d")
 _PROXIES: Final = ("HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy")
@@ -57,8 +59,13 @@ def repositories(ctx: ContainerContext) -> list[Repository]:
     """Those that a container is configured for. HostError, naming the file, if that is malformed."""
     known = _known(ctx)
     text = "\n".join(_configured(ctx))
-    named = [found for name, found in known.items() if name != DISTRIBUTION and name in text]
+    named = [found for name, found in known.items() if name not in (DISTRIBUTION, TOOLKIT) and name in text]
     return [*named, known.get(DISTRIBUTION, Repository())]
+
+
+def toolkit(ctx: ContainerContext) -> Repository:
+    """What the driver toolkit's image has. HostError if the file is malformed."""
+    return _known(ctx).get(TOOLKIT, Repository())
 
 
 def _known(ctx: ContainerContext) -> Mapping[str, Repository]:

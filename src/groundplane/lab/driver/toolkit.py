@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from ..programs import ContainerContext
-from . import container, sidecars
+from . import container, packages, sidecars
 from .install import Installation, Options, Package
 from .modules import KindError
 
@@ -75,6 +75,11 @@ async def _build(ctx: ContainerContext) -> int:
     """The toolkit's container: build with its own headers, then stay."""
     if ctx.flag("RHCOS_IMAGE_MISSING"):
         ctx.log("WARNING: there is no toolkit image for this RHCOS; nothing to do")
+        await ctx.stopped()
+        return 0
+    if not packages.toolkit(ctx).has(ctx.host.kernel):
+        ctx.log(f"WARNING: the driver toolkit image is not for kernel {ctx.host.kernel}; the driver builds without it")
+        ctx.write(BROKEN, "")
         await ctx.stopped()
         return 0
     ctx.write(STARTED, "")
