@@ -146,7 +146,12 @@ class World:
 
     # --- The controller --------------------------------------------------------------------------------------------
     def decide(self) -> None:
-        """Begin a pass; what an earlier one did not get to is dropped."""
+        """Begin a pass; what an earlier one did not get to is dropped, as is work of nodes that are elsewhere now."""
+        self.work = {
+            name: work
+            for name, work in self.work.items()
+            if name in self.nodes and self.nodes[name].state == work.state
+        }
         self.snapshot = self.observe()
         self.pending = list(machine.decide(self.snapshot).decisions)
 
@@ -282,7 +287,8 @@ class World:
             found = machine.decide(self.observe()).decisions
             if not any(each.patch or each.actions for each in found) and not self._unsettled():
                 return iter(found)
-        raise AssertionError(f"it never comes to rest: {[(node.name, node.state) for node in self.nodes.values()]}")
+        decisions = "\n".join(map(repr, machine.decide(self.observe()).decisions))
+        raise AssertionError(f"it never comes to rest: {self.nodes}\n{self.work}\n{decisions}")
 
     def _unsettled(self) -> bool:
         """Something goes on by itself: pods that end, are made, start or crash, jobs, evictions, timers."""

@@ -162,7 +162,7 @@ class Undisturbed(RuleBasedStateMachine):
             return
         for decision in self.world.calm():
             node = self.world.nodes[decision.node]
-            assert decision.state == node.state
+            assert decision.state == states.parse(node.state)
             if decision.state in states.AT_REST:
                 ours = node.unschedulable and not (node.person or node.left)
                 assert not ours, f"{node.name} is {node.state} and cordoned by its upgrade"

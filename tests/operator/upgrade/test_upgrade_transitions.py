@@ -281,6 +281,7 @@ ROWS: list[tuple[str, NodeFacts, dict[str, Any], State | None, Patch]] = [
         moved(S.DONE, {names.UPGRADE_INITIAL_STATE: None}),
     ),
     ("failed, outdated", node(S.FAILED, OUTDATED), {}, None, stayed()),
+    ("failed, healthy, but safe load is waited for", node(S.FAILED, annotations=SAFE_LOAD), {}, None, stayed()),
     ("failed, not ready", node(S.FAILED, driver(ready=False, restarts=99)), {}, None, stayed()),
 ]
 

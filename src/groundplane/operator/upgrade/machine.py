@@ -413,17 +413,22 @@ def _uncordon(node: NodeFacts, state: State, around: Surroundings) -> Decision:
 
 
 def _failed(node: NodeFacts, state: State, around: Surroundings) -> Decision:
-    """At rest, until its driver pod is healthy after all or an administrator tries again."""
+    """At rest, until its driver pod is healthy after all or an administrator tries again.
+
+    A driver that still waits for safe load would only bring the node back here, again and again, so it stays.
+    """
     drivers = verdicts.judge(node, around.snapshot.daemon_sets)
     if drivers.error:
         return _stuck(node, state, "DriverRevisionUnknown", drivers.error)
-    if drivers.healthy:
+    waiting = bool(node.annotations.get(names.UPGRADE_SAFE_LOAD))
+    if drivers.healthy and not waiting:
         return _finish(node, state, "its driver pod is healthy after all", {})
     return _stay(
         node,
         state,
-        f"its upgrade failed: {drivers.trouble}; it recovers when its driver pod is up to date and ready, or try again "
-        f"with: kubectl label node {node.name} --overwrite {names.UPGRADE_STATE}={State.UPGRADE_REQUIRED}",
+        f"its upgrade failed: {drivers.trouble or 'its driver still waits to be loaded safely'}; it recovers when its "
+        "driver pod is up to date and ready, or try again with: "
+        f"kubectl label node {node.name} --overwrite {names.UPGRADE_STATE}={State.UPGRADE_REQUIRED}",
     )
 
 
