@@ -62,13 +62,16 @@ def gpu_nodes(nodes: Nodes) -> Nodes:
 
 def selects(driver: NVIDIADriver, labels: Mapping[str, str]) -> bool:
     """Whether the node selector of a driver, or every GPU node without one, fits a node."""
-    wanted = driver.spec.nodeSelector if driver.spec.nodeSelector is not None else EVERY_GPU_NODE
-    return fits(wanted, labels)
+    return fits(_selector(driver), labels)
+
+
+def _selector(driver: NVIDIADriver) -> Mapping[str, str]:
+    return driver.spec.nodeSelector if driver.spec.nodeSelector is not None else EVERY_GPU_NODE
 
 
 def fits(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     """Whether a node has every label of a node selector."""
-    return all(labels.get(key) == value for key, value in selector.items())
+    return selector.items() <= labels.items()
 
 
 def assign(drivers: Iterable[NVIDIADriver], nodes: Nodes, release: Release) -> Ownership:
@@ -81,12 +84,15 @@ def assign(drivers: Iterable[NVIDIADriver], nodes: Nodes, release: Release) -> O
     if conflict:
         return Ownership(conflict=conflict)
     found = gpu_nodes(nodes)
+    rest = defaults[0].name if defaults else ""
+    asked = [(driver.name, _selector(driver)) for driver in others]
     owners = {}
     for node in sorted(found):
-        claims = [driver.name for driver in others if selects(driver, found[node])]
+        labels = found[node]
+        claims = [name for name, wanted in asked if fits(wanted, labels)]
         if len(claims) > 1:
             return Ownership(conflict=_contested(node, claims))
-        if owner := next(iter(claims), defaults[0].name if defaults else ""):
+        if owner := claims[0] if claims else rest:
             owners[node] = owner
     changes = {} if release is Release.V26_3 else _changes(found, owners)
     return Ownership(owners, changes)
