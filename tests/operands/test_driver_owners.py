@@ -161,7 +161,7 @@ def test_what_holds_for_every_cluster(drawn, release):
             for each in drivers
             if not each.deleting
             and (release is Release.V26_3 or not each.spec.default)
-            and driver_owners.selects(each, nodes[node])
+            and driver_owners.fits(driver_owners.selector(each), nodes[node])
         ]
         assert not by_name[owner].deleting
         assert claims == [owner] or (not claims and by_name[owner].spec.default)

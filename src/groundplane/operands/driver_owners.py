@@ -60,12 +60,8 @@ def gpu_nodes(nodes: Nodes) -> Nodes:
     return {name: labels for name, labels in nodes.items() if labels.get(names.GPU_PRESENT) == "true"}
 
 
-def selects(driver: NVIDIADriver, labels: Mapping[str, str]) -> bool:
-    """Whether the node selector of a driver, or every GPU node without one, fits a node."""
-    return fits(_selector(driver), labels)
-
-
-def _selector(driver: NVIDIADriver) -> Mapping[str, str]:
+def selector(driver: NVIDIADriver) -> Mapping[str, str]:
+    """The labels that a driver asks of a node: its node selector, or every GPU node without one."""
     return driver.spec.nodeSelector if driver.spec.nodeSelector is not None else EVERY_GPU_NODE
 
 
@@ -85,7 +81,7 @@ def assign(drivers: Iterable[NVIDIADriver], nodes: Nodes, release: Release) -> O
         return Ownership(conflict=conflict)
     found = gpu_nodes(nodes)
     rest = defaults[0].name if defaults else ""
-    asked = [(driver.name, _selector(driver)) for driver in others]
+    asked = [(driver.name, selector(driver)) for driver in others]
     owners = {}
     for node in sorted(found):
         labels = found[node]
@@ -108,10 +104,10 @@ def _selector_fault(drivers: Sequence[NVIDIADriver], release: Release) -> Confli
     if release is Release.V26_3:
         return None
     for driver in drivers:
-        selector = driver.spec.nodeSelector or {}
-        if driver.spec.default and selector:
+        wanted = driver.spec.nodeSelector or {}
+        if driver.spec.default and wanted:
             what = "spec.default is true and spec.nodeSelector is set: clear nodeSelector, or set default to false"
-        elif names.DRIVER_OWNER in selector:
+        elif names.DRIVER_OWNER in wanted:
             what = f"spec.nodeSelector uses {names.DRIVER_OWNER}, which the operator itself writes: use another label"
         else:
             continue
