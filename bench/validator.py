@@ -67,13 +67,20 @@ class Prepared(ownprocess.OwnProcess):
 
 def _child(argv: list[str]) -> int:
     """Run one program, and write down what memory it held at most."""
-    if argv[0] == CHECK:
-        from groundplane.node.validate.cuda import main
-    else:
-        from groundplane.node.validate import main  # type: ignore[no-redef]
 
     async def run() -> int:
-        return await main.run(Prepared(argv, os.environ))
+        process = Prepared(argv, os.environ)
+        if argv[0] == CHECK:
+            from groundplane.node.devices.simulated import SimulatedSource
+            from groundplane.node.validate.cuda import main as check
+            from groundplane.node.validate.cuda.simulated import SimulatedCuda, targets
+
+            source = process.devices()
+            assert isinstance(source, SimulatedSource)
+            return await check.run(process, simulated=SimulatedCuda(source, lambda m: targets(m.cards.values())))
+        from groundplane.node.validate import main
+
+        return await main.run(process)
 
     code = asyncio.run(run())
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -20,13 +20,13 @@ from functools import lru_cache
 from typing import Any, Generic, TypeVar, cast, overload
 from urllib.parse import urlencode, urlsplit
 
-import aiohttp
 import msgspec
 from yarl import URL
 
 from .. import __version__
 from . import auth, errors
 from .config import Config
+from .http import aiohttp
 from .kinds import POD, Kind
 
 log = logging.getLogger(__name__)

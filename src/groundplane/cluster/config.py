@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import yaml
 
 from .errors import ConfigError
 
@@ -192,6 +191,8 @@ def _text(path: Path) -> str:
 
 
 def _read(path: Path) -> _File:
+    import yaml  # in a cluster there is no such file
+
     text = _text(path)
     try:
         document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
