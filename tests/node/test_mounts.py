@@ -87,8 +87,11 @@ async def test_on_a_simulated_machine_the_files_go_too(tmp_path: Path) -> None:
     machine = Machine(tmp_path, env={NULL_DEVICES: "true"})
     machine.root.remove(mounts.MOUNTINFO)
     machine.write(f"{ROOT}/usr/bin/nvidia-smi", "")
+    machine.path(ROOT).joinpath("dev").symlink_to("/dev")
+    folder = machine.path(ROOT).stat().st_ino
     assert await mounts.unmount(machine, ROOT) == []
-    assert not machine.path(ROOT).exists() and not machine.executed
+    assert not list(machine.path(ROOT).iterdir()) and not machine.executed
+    assert machine.path(ROOT).stat().st_ino == folder, "other containers have it mounted"
     with pytest.raises(FileNotFoundError):
         await mounts.unmount(unreadable(tmp_path / "real"), ROOT)
 

@@ -7,6 +7,7 @@ it. On a machine whose GPUs are simulated, files that stand for a mounted root g
 import re
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from .cdi.roots import simulated
@@ -46,8 +47,17 @@ async def unmount(process: Process, folder: str) -> list[str]:
         told = "; ".join(f"{point}: {reasons.get(point, 'mounted anew')}" for point in dict.fromkeys(left))
         raise MountError(f"{folder} cannot be unmounted: {told}")
     if simulated(process):
-        shutil.rmtree(process.path(folder))
+        _empty(process.path(folder))
     return found
+
+
+def _empty(folder: Path) -> None:
+    """Remove what is in a folder; the folder itself stays, as other containers have it mounted."""
+    for entry in list(folder.iterdir()):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
 
 
 async def _unmount(process: Process, point: str) -> str:
