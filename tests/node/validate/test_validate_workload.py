@@ -126,11 +126,22 @@ async def test_6_5_nothing_allocatable(world: World) -> None:
     world.validator()
     world.resources({"nvidia.com/gpu": "8"}, {"nvidia.com/gpu": "0", "cpu": "4"})
     assert await world.run("plugin") == 1
-    text = (
-        "node n1 has no allocatable GPU; its resources: cpu=4, nvidia.com/gpu=0; awaited: a GPU that the device plugin"
-    )
+    text = "node n1 has no allocatable GPU, after 30 looks; its resources: cpu=4, nvidia.com/gpu=0; awaited: a GPU that"
     assert text in world.process.stderr
     assert world.pods() == []
+
+
+async def test_6_5_what_is_allocatable_after_mig_was_changed_is_waited_for(world: World) -> None:
+    """The kubelet takes some seconds to offer slices, and meanwhile still counts what there was."""
+    world.validator()
+    world.resources({"nvidia.com/gpu": "8"}, {"nvidia.com/gpu": "0"})
+    world.start_kubelet()
+    world.start("plugin")
+    await world.logged("No GPU is allocatable yet; resources: nvidia.com/gpu=0")
+    world.resources({"nvidia.com/gpu": "8", "nvidia.com/mig-1g.10gb": "56"}, {"nvidia.com/mig-1g.10gb": "56"})
+    assert await world.ended() == 0
+    (pod,) = world.pods()
+    assert pod["spec"]["initContainers"][0]["resources"]["limits"] == {"nvidia.com/mig-1g.10gb": "1"}
 
 
 async def test_6_5_the_validators_daemon_set_must_exist(world: World) -> None:

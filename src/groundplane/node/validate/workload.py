@@ -202,13 +202,21 @@ async def _owner(context: Context) -> Owner:
 
 
 async def _resource(context: Context) -> str:
-    """The resource that the pod is given one of: of a MIG profile, if the node has any."""
-    node = await context.node("the workload pod")
-    found = layers.gpu_resources(node.status.allocatable)
-    if found:
-        return next(iter(found))
+    """The resource that the pod is given one of: of a MIG profile, if the node has any.
+
+    After MIG was changed the kubelet still counts what there was, and takes some seconds to offer what there is now.
+    """
+    process = context.process
+    for attempt in range(1, layers.TRIES + 1):
+        node = await context.node("the workload pod")
+        if found := layers.gpu_resources(node.status.allocatable):
+            return next(iter(found))
+        context.note("allocatable", f"No GPU is allocatable yet; resources: {layers.listed(node.status.allocatable)}")
+        if attempt < layers.TRIES:
+            await process.sleep(layers.TRY_S)
     raise NotReady(
-        f"node {context.settings.node} has no allocatable GPU; its resources: {layers.listed(node.status.allocatable)}",
+        f"node {context.settings.node} has no allocatable GPU, after {layers.TRIES} looks; its resources: "
+        f"{layers.listed(node.status.allocatable)}",
         "a GPU that the device plugin offers as healthy; see its pod on this node",
     )
 
