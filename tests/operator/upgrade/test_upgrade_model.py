@@ -136,6 +136,11 @@ class Undisturbed(RuleBasedStateMachine):
             self.world.check_budget()
 
     @invariant()
+    def who_is_cleared_is_cordoned(self) -> None:
+        for node in self.world.nodes.values() if not self.disturbed else ():
+            assert node.unschedulable or node.state not in states.CORDONED_BY_UPGRADE, node
+
+    @invariant()
     def nothing_but_the_cluster_is_remembered(self) -> None:
         snapshot = self.world.observe()
         before = msgspec.msgpack.encode(snapshot)
