@@ -4,13 +4,13 @@ from typing import Any, Final
 
 import msgspec
 
+from ...api import names
 from ...cluster.eviction import Rules
 from ..options import BOOL, DURATION, STRING, Command, Duration, Option, OptionError, read
 from ..process import Process
 
 UNINSTALL: Final = "uninstall_driver"
 PREFLIGHT: Final = "preflight_check"
-DIGEST_ENV: Final = "DRIVER_CONFIG_DIGEST"
 
 
 def _option(name: str, default: Any, about: str) -> Option:
@@ -94,5 +94,8 @@ def load(process: Process) -> Settings:
         raise values.mistake("drain_timeout_seconds", "expected a time such as 300s or 5m, or 0 for no limit")
     taken = {name: values[name] for name in Settings.__struct_fields__ if name in values.found}
     return Settings(
-        **taken, word=values.word, drain_timeout_s=timeout_s, digest=process.env.get(DIGEST_ENV, "").strip()
+        **taken,
+        word=values.word,
+        drain_timeout_s=timeout_s,
+        digest=process.env.get(names.DRIVER_CONFIG_DIGEST, "").strip(),
     )
