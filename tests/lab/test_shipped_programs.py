@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from groundplane.api import names
+from groundplane.api.release import Release
 from groundplane.cluster.config import Config
 from groundplane.lab import access, api, clock, driverfiles, host, http, images, nodes, programs, resources
 from groundplane.lab.nodeprograms import LabProcess
@@ -214,6 +215,24 @@ async def test_driver_manager_takes_gpus_back_from_virtual_machines(made: Made) 
     assert all(node.host.root.path(link, follow=False).is_symlink() for link in links)
     assert await node.run(*CLEAR, NODE_NAME="n") == 0
     assert not any(node.host.root.path(link, follow=False).is_symlink() for link in links)
+
+
+@pytest.mark.parametrize(
+    ("reference", "release"),
+    [
+        ("nvcr.io/nvidia/cloud-native/k8s-driver-manager:v0.11.0", Release.V26_3),
+        ("nvcr.io/nvidia/cloud-native/k8s-driver-manager:v0.12.0", Release.V26_7),
+        ("nvcr.io/nvidia/k8s-device-plugin:v0.19.0", Release.V26_3),
+        ("localhost:5000/k8s-device-plugin:v0.20.0", Release.V26_7),
+        ("k8s-driver-manager", Release.V26_7),
+    ],
+)
+def test_programs_behave_like_the_release_that_their_image_came_with(
+    tmp_path_factory: pytest.TempPathFactory, reference: str, release: Release
+) -> None:
+    ctx = Node(tmp_path_factory.mktemp("h")).context("k8s-driver-manager")
+    ctx.container.spec = {**ctx.container.spec, "image": reference}
+    assert LabProcess(ctx).release is release
 
 
 # --- the CUDA check ---------------------------------------------------------------------------------------------------
