@@ -3,6 +3,9 @@
 import asyncio
 import contextlib
 import errno
+import shutil
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -354,3 +357,34 @@ async def test_what_is_no_http_answer_is_an_error(made: Made) -> None:
         assert handler is not None
         with pytest.raises(OSError, match="no HTTP answer"):
             await handler("/")
+
+
+async def test_who_asks_a_server_with_tls_speaks_it_and_believes_any_certificate(made: Made, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    key, certificate = str(tmp_path / "tls.key"), str(tmp_path / "tls.crt")
+    subject = ["-subj", "/CN=elsewhere", "-days", "1", "-keyout", key, "-out", certificate]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        *subject,
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    process = LabProcess(made().context("busybox", "sh"))
+    runner = web.ServerRunner(web.Server(_hello))
+    await runner.setup()
+    server = runner.server
+    assert server is not None
+    async with process.serve(server, None, 443, tls=context):
+        handler = process._ctx.container.ports[443]
+        assert handler is not None
+        assert (await handler("/"))[:2] == (200, "hello /")
+    await runner.cleanup()
