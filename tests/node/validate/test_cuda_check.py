@@ -20,7 +20,7 @@ from groundplane.node.devices.simulated import GpuEntry, Machine, Mig, Simulated
 from groundplane.node.ownprocess import SIMULATION_ENV
 from groundplane.node.process import Completed
 from groundplane.node.resources import MIG_MINORS
-from groundplane.node.validate.cuda import check, kernel, main, results
+from groundplane.node.validate.cuda import check, kernel, main, missing, results
 from groundplane.node.validate.cuda.simulated import RECOVERED, XIDS, SimulatedCuda, among, by_nodes
 from testing import mockcuda, mocknvml
 
@@ -489,3 +489,32 @@ async def test_simulated_mig_devices_whose_capabilities_the_container_has(tmp_pa
     assert len(shown) == 2
     assert f"MIG {devices[1].profile} (UUID: {devices[1].uuid}), {devices[1].memory_mib} MiB" in shown[0]
     assert "MIG" not in shown[1]
+
+
+@pytest.mark.parametrize(
+    ("bus", "module", "wsl", "library", "layer"),
+    [
+        ({}, False, False, False, "hardware"),
+        ({"0000:01:00.0": "0x030200"}, False, False, False, "driver"),
+        ({"0000:01:00.0": "0x030200"}, True, False, False, "runtime"),
+        ({"0000:01:00.0": "0x030200"}, True, False, True, "device plugin"),
+        ({"0000:01:00.0": "0x040300"}, True, False, True, "hardware"),
+        ({}, False, True, False, "runtime"),
+        (None, True, False, True, "device plugin"),
+    ],
+    ids=["no GPU", "no module", "no library", "no node", "audio only", "WSL", "no bus to look at"],
+)
+def test_the_lowest_layer_that_is_missing_is_named(
+    tmp_path: Path, bus: dict[str, str] | None, module: bool, wsl: bool, library: bool, layer: str
+) -> None:
+    process = FakeProcess(tmp_path)
+    if bus is not None:
+        process.kernel.mkdir("/sys/bus/pci/devices")
+    for address, kind in (bus or {}).items():
+        process.write_kernel(f"/sys/bus/pci/devices/{address}/vendor", "0x10de\n")
+        process.write_kernel(f"/sys/bus/pci/devices/{address}/class", f"{kind}\n")
+    if module:
+        process.write_kernel("/sys/module/nvidia/refcnt", "0\n")
+    if wsl:
+        process.write("/dev/dxg", "")
+    assert missing.layer(process, library=library).startswith(f"{layer}: ")
