@@ -5,7 +5,7 @@ brings it, which the policy names.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -42,7 +42,7 @@ _LOOK = (
 )
 
 
-class Slicing(NamedTuple):
+class Slicing(msgspec.Struct, frozen=True):
     """Which GPU is cut, and into how many devices of which resource."""
 
     node: str
