@@ -37,7 +37,6 @@ class Pod:
         self.stopping = asyncio.Event()
         self.container = programs.Container(
             host=node.host,
-            api=node.api,
             clock=clock.LabClock(2000),
             registry=programs.ProgramRegistry.standard(),
             pod={"metadata": {"name": f"p{node.made}", "namespace": "gpu-operator"}, "spec": {}},

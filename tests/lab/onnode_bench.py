@@ -91,7 +91,6 @@ class Place:
         simulated = self.host
         made = containers.NodeContainer(
             host=simulated,
-            api=None,  # type: ignore[arg-type]
             clock=clock.LabClock(50),
             registry=containers.Commands(),
             pod={"metadata": {"name": "p", "namespace": "default"}, "spec": {}},

@@ -1,6 +1,5 @@
-"""Stand-ins as real processes: what each does to the files, ports, sockets and the API server of its container."""
+"""Stand-ins as real processes: what each does to the files, ports and sockets of its container."""
 
-import asyncio
 import socket
 import stat
 import subprocess
@@ -11,36 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from lab.onnode_bench import GPUS, Place
 
 from groundplane.api import names
-from groundplane.cluster.config import Config
-from groundplane.lab import access, api, http, images, nodes, onnode, resources
+from groundplane.lab import images, nodes, onnode
 from groundplane.lab.host import HostError
-from groundplane.lab.onnode import apiclient, container, host, process, serving
-from groundplane.lab.status import StatusError
+from groundplane.lab.onnode import container, host, process, serving
 from groundplane.node.programs import PROGRAMS
-
-NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
-RUNC = """version = 3
-imports = ["/etc/containerd/conf.d/*.toml"]
-
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-  runtime_type = "io.containerd.runc.v2"
-  base_runtime_spec = "/etc/containerd/base.json"
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-  BinaryName = "/opt/runc"
-  SystemdCgroup = false
-"""
-FAKE_CONTAINERD = """
-import signal, socket, sys
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored below nohup
-listener = socket.create_server(sys.argv[1], family=socket.AF_UNIX)
-print("up", flush=True)
-while True:
-    listener.accept()[0].close()
-"""
 
 
 @pytest.fixture
@@ -51,24 +27,6 @@ async def place() -> AsyncIterator[Place]:
             yield made
         finally:
             await made.close()
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[tuple[api.Api, dict[str, str]]]:
-    """A lab API server with the node, and the environment by which a process finds it."""
-    lab = api.Api()
-    lab.create(resources.NODES, NODE)
-    running = await http.serve(lab, tokens={"t": access.User("pod", ("system:masters",))})
-    document = {
-        "clusters": [{"name": "c", "cluster": {"server": running.url}}],
-        "users": [{"name": "u", "user": {"token": "t"}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "current-context": "x",
-    }
-    file = tmp_path / "kubeconfig"
-    file.write_text(yaml.safe_dump(document))
-    yield lab, {"KUBECONFIG": str(file)}
-    await running.close()
 
 
 # --- the machine that containers share --------------------------------------------------------------------------------
@@ -194,57 +152,6 @@ def test_ports_accept_connections() -> None:
         assert bare.recv(1) == b"", "accepted, then closed"
 
 
-# --- the API server ---------------------------------------------------------------------------------------------------
-
-
-async def test_the_client_speaks_to_a_server_as_the_lab_does_to_itself(server: tuple[api.Api, dict[str, str]]) -> None:
-    lab, env = server
-    client = apiclient.Client(Config.from_kubeconfig(env["KUBECONFIG"]))
-
-    def work() -> dict[str, Any]:
-        body = {"metadata": {"labels": {"a": "b"}}}
-        patched = client.patch(resources.NODES, "n", body, type="merge", manager="me")
-        assert patched["metadata"]["labels"] == {"a": "b"}
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"generateName": "p-", "labels": {"app": "x"}},
-            "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]},
-        }
-        name = client.create(resources.PODS, pod, "default")["metadata"]["name"]
-        found = client.list(resources.PODS, "default", labels="app=x", fields="spec.nodeName=n")["items"]
-        assert [item["metadata"]["name"] for item in found] == [name]
-        client.delete(resources.PODS, name, "default", grace_period_s=0)
-        assert client.find(resources.PODS, name, "default") is None
-        with pytest.raises(StatusError, match='pods "q" not found') as error:
-            client.get(resources.PODS, "q", "default")
-        assert (error.value.code, error.value.reason) == (404, "NotFound")
-        with pytest.raises(StatusError) as error:
-            client.create(resources.PODS, {"kind": "Pod"}, "default")
-        assert 400 <= error.value.code < 500
-        return client.get(resources.NODES, "n")
-
-    assert (await asyncio.to_thread(work))["metadata"]["labels"] == {"a": "b"}
-    assert lab.get(resources.NODES, "n")["metadata"]["labels"] == {"a": "b"}
-
-
-def test_a_server_that_does_not_answer_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    client = apiclient.Client(Config(server=f"http://127.0.0.1:{port}"))
-    with pytest.raises(StatusError, match=f"127.0.0.1:{port} does not answer") as error:
-        client.find(resources.NODES, "n")
-    assert error.value.code == 503
-
-
-def test_the_token_is_read_again_for_each_request(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    client = apiclient.Client(Config(server="http://x", token_file=token))
-    for text in ("one\n", "two\n"):
-        token.write_text(text)
-        assert client._authorization() == {"Authorization": f"Bearer {text.strip()}"}
-
-
 # --- programs ---------------------------------------------------------------------------------------------------------
 
 
@@ -267,12 +174,6 @@ async def test_settings_that_cannot_work_are_told(place: Place) -> None:
     assert await place.run("nvidia-smi", **{onnode.SPEED_ENV: "fast"}) == (
         2, f"nvidia-smi: {onnode.SPEED_ENV} is 'fast'; give a positive number such as 20\n",
     )  # fmt: skip
-
-
-def test_a_program_outside_of_a_cluster_is_told_what_it_misses(tmp_path: Path) -> None:
-    refusing = process._api({}, tmp_path)
-    with pytest.raises(StatusError, match="needs the API server, but not in a cluster: KUBERN"):
-        refusing.get(resources.NODES, "n")
 
 
 async def test_driver_installs_and_unloads_at_sigterm(place: Place) -> None:

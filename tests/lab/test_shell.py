@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from groundplane.lab import api, clock, host, images, nodes, programs
+from groundplane.lab import clock, host, images, nodes, programs
 from groundplane.lab.shell import parser
 from groundplane.node.hostroot import HostRoot
 
@@ -53,7 +53,6 @@ def container() -> Iterator[programs.Container]:
     simulated = host.SimulatedHost(HostRoot(folder), nodes.NodeSpec("n"))
     yield programs.Container(
         host=simulated,
-        api=api.Api(),
         clock=clock.LabClock(1000),
         registry=programs.ProgramRegistry.standard(),
         pod={"metadata": {"name": "p", "namespace": "default"}, "spec": {}},

@@ -46,7 +46,6 @@ class Node:
         found = images.IMAGES[image]
         container = programs.Container(
             host=self.host,
-            api=self.api,
             clock=clock.LabClock(1000),
             registry=programs.ProgramRegistry.standard(),
             pod={"metadata": {"name": "p", "namespace": "default"}, "spec": {}},

@@ -21,7 +21,6 @@ from ..node.hostroot import MAX_LINKS, HostRoot, parts, write_atomic
 from .clock import LabClock
 from .driverfiles import DRIVER_BIN
 from .host import Gpu, SimulatedHost
-from .resources import Resource
 
 _pids = (number for number in itertools.count(1) if number != os.getpid())
 """Numbers for the lab's processes; this process' own stands for the container runtimes of the nodes."""
@@ -41,39 +40,6 @@ class Response(NamedTuple):
 
 Handler = Callable[[str], Awaitable[Response]]
 """Answers a GET of a path (with query). Raises OSError if no answer comes."""
-
-
-class ApiClient(Protocol):
-    """What programs ask of the API server; every method raises `status.StatusError` when it is refused.
-
-    The lab's `Api` is one, and so is `onnode`'s client of a real API server.
-    """
-
-    def get(self, res: Resource, name: str, ns: str | None = None) -> dict[str, Any]:
-        """Return an object."""
-
-    def find(self, res: Resource, name: str, ns: str | None = None) -> dict[str, Any] | None:
-        """Return an object, or None."""
-
-    def list(
-        self, res: Resource, ns: str | None = None, *, labels: str | None = None, fields: str | None = None
-    ) -> dict[str, Any]:
-        """Return a List object."""
-
-    def create(
-        self, res: Resource, obj: Mapping[str, Any], ns: str | None = None, *, manager: str = ""
-    ) -> dict[str, Any]:
-        """Create an object and return it as stored."""
-
-    def patch(
-        self, res: Resource, name: str, body: Any, *, ns: str | None = None, type: str, manager: str | None = None
-    ) -> dict[str, Any]:
-        """Patch an object (`type` is json, merge or strategic) and return it as stored."""
-
-    def delete(
-        self, res: Resource, name: str, ns: str | None = None, *, grace_period_s: int | None = None
-    ) -> dict[str, Any]:
-        """Delete an object; returns its last or present state."""
 
 
 class Programs(Protocol):
@@ -168,7 +134,6 @@ class Container:
     """
 
     host: SimulatedHost
-    api: ApiClient
     clock: LabClock
     registry: Programs
     pod: Mapping[str, Any]
@@ -300,11 +265,6 @@ class ContainerContext:
     def host(self) -> SimulatedHost:
         """The simulated host, for what a process does through the kernel (modules, devices, signals)."""
         return self.container.host
-
-    @property
-    def api(self) -> ApiClient:
-        """The API server."""
-        return self.container.api
 
     @property
     def clock(self) -> LabClock:

@@ -55,7 +55,6 @@ async def keep(api: Api, host: SimulatedHost, clock: LabClock, programs: Program
     grant(api)
     container = Container(
         host=host,
-        api=api,
         clock=clock,
         registry=programs,
         pod={"metadata": {"name": PROGRAM, "namespace": NAMESPACE}, "spec": {}},

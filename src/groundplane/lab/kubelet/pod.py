@@ -395,7 +395,6 @@ class PodWorker:
             rootfs.write_atomic(path, content, mode=0o755)
         return Container(
             host=host,
-            api=self.kubelet.api,
             clock=self.kubelet.clock,
             registry=self.kubelet.programs,
             pod={**self.pod, "status": known},

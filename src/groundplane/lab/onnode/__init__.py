@@ -1,7 +1,7 @@
 """The lab's stand-ins as real processes in real containers of a real kubelet.
 
-`python -m groundplane.lab.onnode PROGRAM ARGS...` runs a program of `standins/` whose paths, arguments, environment,
-signals, ports and API server are the container's own. What no test node has, a kernel with GPUs, is simulated by files
+`python -m groundplane.lab.onnode PROGRAM ARGS...` runs a program of `standins/` or `driver/` whose paths, arguments,
+environment, signals and ports are the container's own. What no test node has, a kernel with GPUs, is simulated by files
 that all containers of the node share. The cut:
 
 - **simulated** (`ctx.host`): `/sys`, `/proc` and `/dev` of the GPUs and their modules, `/etc/os-release`, whether the

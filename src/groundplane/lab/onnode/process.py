@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...cluster.config import SERVICE_ACCOUNT_DIR, Config
-from ...cluster.errors import ConfigError
+from ...cluster.config import SERVICE_ACCOUNT_DIR
 from ...node.hostroot import HostRoot
 from ...node.programs import PROGRAMS
 from .. import images
@@ -19,9 +18,8 @@ from ..clock import LabClock
 from ..driver.container import SIGNALS
 from ..host import HostError
 from ..nodes import NodeFileError
-from ..programs import ApiClient, ContainerContext, Image, Program
-from ..status import StatusError
-from . import FOLDER, FOLDER_ENV, IMAGE_ENV, REFERENCE_ENV, ROOT_ENV, SPEED_ENV, apiclient, container, host
+from ..programs import ContainerContext, Image, Program
+from . import FOLDER, FOLDER_ENV, IMAGE_ENV, REFERENCE_ENV, ROOT_ENV, SPEED_ENV, container, host
 
 _MISUSE, _NOT_FOUND = 2, 127
 _OWN: Mapping[str, Program] = images.INJECTED
@@ -70,7 +68,6 @@ def _context(argv: tuple[str, ...], env: Mapping[str, str], image: Image) -> Con
     account = root.path(str(SERVICE_ACCOUNT_DIR))
     made = container.NodeContainer(
         host=simulated,
-        api=_api(env, account),
         clock=LabClock(_speed(env)),
         registry=container.Commands(),
         pod={"metadata": {"name": container.hostname(), "namespace": container.namespace(env, account)}, "spec": {}},
@@ -98,27 +95,6 @@ def _writer(stream: Any) -> Any:
         stream.flush()
 
     return write
-
-
-class _NoApi:
-    """Stands for the API server in a pod without a service account; using it says why that fails."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def __getattr__(self, name: str) -> Any:
-        raise StatusError(401, "Unauthorized", f"this program needs the API server, but {self._reason}")
-
-
-def _api(env: Mapping[str, str], account: Path) -> ApiClient:
-    kubeconfig = env.get("KUBECONFIG")
-    try:
-        if kubeconfig:
-            return apiclient.Client(Config.from_kubeconfig(kubeconfig, environ=env))
-        return apiclient.Client(Config.in_cluster(environ=env, directory=account))
-    except ConfigError as error:
-        refusing: Any = _NoApi(str(error))
-        return refusing  # type: ignore[no-any-return]
 
 
 def _show_modules(ctx: ContainerContext) -> None:
@@ -149,7 +125,7 @@ async def _run(program: Program, ctx: ContainerContext) -> int:
         loop.add_signal_handler(number, _signalled, ctx, number)
     try:
         return await program(ctx)
-    except (HostError, StatusError, OSError) as error:
+    except (HostError, OSError) as error:
         ctx.error(f"{ctx.argv[0]}: {error}")
     except Exception:  # noqa: BLE001 - a program's crash is its container's exit, with the traceback in its log
         ctx.error(traceback.format_exc().rstrip())
