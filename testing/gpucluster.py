@@ -2,8 +2,9 @@
 
 The cluster is `realcluster.node`'s. What makes its nodes GPU nodes is a simulated machine in a folder that every
 container of the node sees (`groundplane.lab.onnode`), and an archive in which groundplane's one image stands for
-NVIDIA's images: the node programs in it are the lab's stand-ins until groundplane's own take their places. The operator
-comes from the chart, by the real Helm engine, and runs as a pod with the chart's rights.
+NVIDIA's images: the node programs in it are the shipped ones, and what is NVIDIA's own, such as the driver's container,
+is the lab's stand-in. The operator comes from the chart, by the real Helm engine, and runs as a pod with the chart's
+rights.
 """
 
 import sys
