@@ -140,13 +140,6 @@ def test_a_program_is_taken_from_its_own_image() -> None:
     assert process._program("nothing", {}) is None
 
 
-def test_the_namespace_is_the_service_accounts(tmp_path: Path) -> None:
-    assert container.namespace({}, tmp_path) == "default"
-    assert container.namespace({"OPERATOR_NAMESPACE": "o"}, tmp_path) == "o"
-    (tmp_path / "namespace").write_text("s\n")
-    assert container.namespace({"OPERATOR_NAMESPACE": "o"}, tmp_path) == "s"
-
-
 def test_ports_accept_connections() -> None:
     with socket.create_connection(("127.0.0.1", serving.serve(0))) as bare:
         assert bare.recv(1) == b"", "accepted, then closed"

@@ -221,11 +221,6 @@ class Container:
         found.update(path.name for path in parents if path.parent == PurePosixPath(folder))
         return sorted(found)
 
-    @property
-    def node_name(self) -> str:
-        """The node that runs the container."""
-        return self.host.spec.name
-
     def listen(self, port: int, handler: Handler | None) -> None:
         """Listen on a port of the pod, as `ContainerContext.serve`."""
         self.ports[port] = handler
@@ -275,16 +270,6 @@ class ContainerContext:
     def pod(self) -> Mapping[str, Any]:
         """The pod as it was when the container started."""
         return self.container.pod
-
-    @property
-    def namespace(self) -> str:
-        """The pod's namespace."""
-        return str(self.pod["metadata"]["namespace"])
-
-    @property
-    def node_name(self) -> str:
-        """The node that runs the container."""
-        return self.container.node_name
 
     @property
     def devices(self) -> tuple[Gpu, ...]:

@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 from collections.abc import Mapping
-from pathlib import Path
 
 from ...node.hostroot import HostRoot
 from .. import driverfiles
@@ -17,11 +16,6 @@ _NOTHING = ("", "void", "none")
 
 class NodeContainer(Container):
     """The container this process runs in: mounts are the kernel's business, so every path is below the one root."""
-
-    @property
-    def node_name(self) -> str:
-        """The node, as the pod says or else as its description does."""
-        return self.env.get("NODE_NAME") or self.host.spec.name
 
     def listen(self, port: int, handler: Handler | None) -> None:
         """Accept connections on a port until the process ends; what has pages is a shipped program, with a server."""
@@ -79,14 +73,6 @@ def visible_gpus(host: SimulatedHost, env: Mapping[str, str], root: HostRoot) ->
         return ()
     wanted = {name.rpartition("=")[2] for name in value.split(",")}
     return tuple(gpu for gpu in host.gpus if wanted & {"all", gpu.uuid, str(gpu.index)})
-
-
-def namespace(env: Mapping[str, str], folder: Path) -> str:
-    """The pod's namespace, by its service account's folder or its environment."""
-    file = folder / "namespace"
-    if file.exists():
-        return file.read_text().strip()
-    return env.get("OPERATOR_NAMESPACE") or env.get("NAMESPACE") or "default"
 
 
 def hostname() -> str:

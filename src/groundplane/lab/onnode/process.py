@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...cluster.config import SERVICE_ACCOUNT_DIR
 from ...node.hostroot import HostRoot
 from ...node.programs import PROGRAMS
 from .. import images
@@ -65,12 +64,11 @@ def _program(name: str, env: Mapping[str, str]) -> tuple[Image, Program] | None:
 def _context(argv: tuple[str, ...], env: Mapping[str, str], image: Image) -> ContainerContext:
     root = HostRoot(env.get(ROOT_ENV) or "/")
     simulated = host.attach(Path(env.get(FOLDER_ENV) or FOLDER))
-    account = root.path(str(SERVICE_ACCOUNT_DIR))
     made = container.NodeContainer(
         host=simulated,
         clock=LabClock(_speed(env)),
         registry=container.Commands(),
-        pod={"metadata": {"name": container.hostname(), "namespace": container.namespace(env, account)}, "spec": {}},
+        pod={"metadata": {"name": container.hostname()}, "spec": {}},
         spec={"name": argv[0], "image": env.get(REFERENCE_ENV, "")},
         image=image,
         rootfs=root,
