@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import unavailable
-from real.stage import Stage, policies, specs
+from real.stage import Stage, hasten_probes, policies, specs
 
 from testing.gpucluster import GpuCluster
 from testing.realcluster import build
@@ -15,6 +15,7 @@ def stage() -> Iterator[Stage]:
     """Real nodes with simulated GPUs, and no operator yet."""
     try:
         with GpuCluster(specs(), policies(), audit=True) as cluster:
+            hasten_probes(cluster)
             yield Stage(cluster)
     except build.UnavailableError as error:
         unavailable(str(error))

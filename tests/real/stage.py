@@ -44,6 +44,8 @@ NODES = f"""
   os: {{id: ubuntu, versionId: "24.04"}}
   hostDriver: 580.126.20
 """
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+PROBED = ("readinessProbe", "startupProbe")
 POLICIES = "/apis/nvidia.com/v1/clusterpolicies"
 POLICY = f"{POLICIES}/cluster-policy"
 DAEMON_SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
@@ -75,6 +77,38 @@ def policies() -> Iterator[tuple[Release, Mapping[str, Any]]]:
         yield RELEASE, chart_policy(RELEASE, values(variant))
 
 
+def hasten_probes(cluster: GpuCluster) -> None:
+    """Let the kubelets ask at once, and often, whether an operand's container is ready: they would wait 45 s, or 60 s.
+
+    What an operand's probes are is the business of other tests; here only the API server changes them, in pods.
+    """
+    mutations = [
+        {
+            "patchType": "ApplyConfiguration",
+            "applyConfiguration": {
+                "expression": "Object{spec: Object.spec{containers: "
+                f"object.spec.containers.filter(c, has(c.{probe})).map(c, Object.spec.containers{{name: c.name, "
+                f"{probe}: Object.spec.containers.{probe}{{initialDelaySeconds: 1, periodSeconds: 2}}}})}}}}"
+            },
+        }
+        for probe in PROBED
+    ]
+    pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    here = {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}
+    policy = {
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "Never",
+        "matchConstraints": {"resourceRules": [pods], "namespaceSelector": here},
+        "mutations": mutations,
+    }
+    meta = {"name": "probes-begin-at-once"}
+    for kind, spec in (("policies", policy), ("policybindings", {"policyName": meta["name"]})):
+        status, answer = cluster.request(
+            "POST", f"{ADMISSION}/mutatingadmission{kind}", {"metadata": meta, "spec": spec}
+        )
+        assert status == 201, answer
+
+
 class Stage:
     """The cluster as a person at the keyboard sees it."""
 
@@ -102,6 +136,10 @@ class Stage:
         status, answer = self.cluster.request("PATCH", path, body)
         assert status == 200, f"PATCH {path}: {status} {answer}"
         return dict(answer)
+
+    def page(self, pod: str, port: int, path: str) -> tuple[int, Any]:
+        """A page of a pod of the namespace, through the API server: its status and text. 503 if the pod has none."""
+        return self.cluster.request("GET", f"{PODS}/{pod}:{port}/proxy{path}")
 
     def until(self, what: str, check: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
         """Wait until `check` is true and return it; a connection that is refused meanwhile counts as not yet."""
