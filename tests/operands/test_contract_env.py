@@ -174,6 +174,7 @@ API_ACCESS = [
     ({"env": user(DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS="True")}, True, True),
     ({"env": user(DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID="TRUE")}, True, True),
     ({"env": user(DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID="no")}, False, False),
+    ({"env": user(KUBERNETES_VIRTUAL_GPUS="true")}, True, True),
     ({"env": user(DCGM_EXPORTER_CONFIGMAP_DATA="gpu-operator:metrics")}, True, False),
     ({"env": user(DCGM_EXPORTER_CONFIGMAP_DATA="none")}, False, False),
     ({"env": user(DCGM_EXPORTER_CONFIGMAP_DATA="")}, False, False),

@@ -28,6 +28,7 @@ ENV: Final = (
 HOST_ENGINE: Final = "DCGM_REMOTE_HOSTENGINE_INFO"
 POD_LABELS: Final = "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS"
 POD_UID: Final = "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID"
+VIRTUAL_GPUS: Final = "KUBERNETES_VIRTUAL_GPUS"
 POD_LABEL_ALLOWLIST: Final = "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX"
 CONFIG_MAP_DATA: Final = "DCGM_EXPORTER_CONFIGMAP_DATA"
 METRICS_KEY: Final = "dcgm-metrics.csv"
@@ -102,9 +103,14 @@ def _user_value(section: DcgmExporterSpec, name: str) -> str:
 
 
 def reads_pod_metadata(section: DcgmExporterSpec) -> bool:
-    """Whether metrics carry pod labels or UIDs, by the policy's fields or by the user's variables."""
+    """Whether metrics carry pod labels or UIDs, by the policy's fields or by the user's variables.
+
+    Virtual GPUs are told apart by the UIDs of the pods that share one.
+    """
     switches = (build.on(section.enablePodLabels), build.on(section.enablePodUID))
-    return any(switches) or any(_user_value(section, name).lower() == "true" for name in (POD_LABELS, POD_UID))
+    return any(switches) or any(
+        _user_value(section, name).lower() == "true" for name in (POD_LABELS, POD_UID, VIRTUAL_GPUS)
+    )
 
 
 def needs_api_access(section: DcgmExporterSpec) -> bool:
