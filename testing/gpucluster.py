@@ -64,22 +64,9 @@ class GpuCluster(Started):
         self.specs = list(specs)
         self.references = sorted(set(images(policies, self.specs)) | set(PEOPLES_IMAGES))
         self._log = log
-        setups = [
-            NodeSetup(
-                spec.name,
-                labels=spec.labels,
-                files=host.node_files(spec),
-                programs=dict.fromkeys(host.HANDLERS.values(), host_program()) if spec.host_driver else {},
-                container_mounts=[onnode.FOLDER],
-                container_environment={
-                    onnode.SPEED_ENV: f"{speed:g}",
-                    SIMULATION_ENV: f"{onnode.FOLDER}/{host.MACHINE}",
-                    NULL_DEVICES: "true",
-                },
-            )
-            for spec in self.specs
-        ]
-        self.cluster = Cluster(setups, audit=audit, workdir=workdir, port=port, log=log)
+        self.cluster = Cluster(
+            [_setup(spec, speed) for spec in self.specs], audit=audit, workdir=workdir, port=port, log=log
+        )
 
     def start(self) -> None:
         """Build the image, start the cluster, load the image under all names."""
@@ -147,6 +134,23 @@ class GpuCluster(Started):
 
     def _helm(self) -> Any:
         return _engine().Config(kubeconfig_path=str(self.kubeconfig), namespace=NAMESPACE)
+
+
+def _setup(spec: NodeSpec, speed: float) -> NodeSetup:
+    found = host.node_files(spec)
+    return NodeSetup(
+        spec.name,
+        labels=spec.labels,
+        files=found.files,
+        links=found.links,
+        programs=dict.fromkeys(host.HANDLERS.values(), host_program()) if spec.host_driver else {},
+        container_mounts=[onnode.FOLDER],
+        container_environment={
+            onnode.SPEED_ENV: f"{speed:g}",
+            SIMULATION_ENV: f"{onnode.FOLDER}/{host.MACHINE}",
+            NULL_DEVICES: "true",
+        },
+    )
 
 
 def _engine() -> Any:

@@ -41,8 +41,8 @@ _CRI = "io.containerd.cri.v1"
 class NodeSetup:
     """How a node is made.
 
-    `files` are written into the node before its services start (path: text; executable below a `bin`), and `programs`
-    are put there from files of the machine.
+    `files` are written into the node before its services start (path: text; executable below a `bin`), `links` are made
+    there (path: target), and `programs` are put there from files of the machine.
     `container_mounts` are folders of the node that every container sees at the same path, `container_environment`
     variables that every container has. Without `cni` the node has no pod network, as a cluster whose network
     add-on was forgotten.
@@ -51,6 +51,7 @@ class NodeSetup:
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
     programs: Mapping[str, Path] = field(default_factory=dict)
     container_mounts: Sequence[str] = ()
     container_environment: Mapping[str, str] = field(default_factory=dict)
@@ -178,6 +179,7 @@ class Node:
             "address": self.address,
             "gateway": FABRIC_ADDRESS,
             "cgroup": self.cgroup,
+            "links": dict(self.setup.links),
             "programs": self._programs(),
             "container_mounts": list(self.setup.container_mounts),
             "container_environment": dict(self.setup.container_environment),

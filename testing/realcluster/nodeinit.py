@@ -105,6 +105,15 @@ def place_files(files: Mapping[str, str]) -> None:
         target.chmod(0o755 if target.parent.name == "bin" else 0o644)
 
 
+def place_links(links: Mapping[str, str]) -> None:
+    """Make symbolic links; what the machine has there is hidden."""
+    for path, target in links.items():
+        link = Path(path)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+
+
 def place_programs(programs: Mapping[str, str]) -> None:
     """Put executables of the machine where the node shall have them."""
     for path, source in programs.items():
@@ -173,6 +182,7 @@ def main() -> None:
     socket.sethostname(config["name"])
     join_network(config)
     place_files(config["files"])
+    place_links(config["links"])
     place_programs(config["programs"])
     paths = [f"/groundplane-bin/{index}" for index in range(len(config["path"]))]
     environment = {"PATH": ":".join([*paths, "/usr/sbin", "/usr/bin", "/sbin", "/bin"]), "HOME": "/root"}

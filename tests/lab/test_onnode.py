@@ -81,6 +81,9 @@ def test_what_a_node_needs_beforehand(place: Place, driver: str | None) -> None:
     tool = place.root.path("/usr/bin/nvidia-smi")
     assert tool.exists() is (driver is not None)
     assert driver is None or tool.stat().st_mode & stat.S_IXUSR
+    library = place.base / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+    assert library.is_symlink() is (driver is not None)
+    assert driver is None or library.resolve().name == f"libnvidia-ml.so.{driver}"
     machine = place.root.path(onnode.FOLDER) / "host"
     assert not (machine / ".lock").exists()
     before = sorted(machine.rglob("*"))

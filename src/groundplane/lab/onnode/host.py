@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -114,8 +115,15 @@ def attach(folder: Path) -> NodeHost:
     return NodeHost(HostRoot(folder / MACHINE), found[0])
 
 
-def node_files(spec: NodeSpec) -> dict[str, str]:
-    """The files a real node must have before its services start, path to text; those in `/usr/bin` are executable.
+class NodeFiles(NamedTuple):
+    """What is to be on a node: files, path to text, and links, path to target. Files in `/usr/bin` are executable."""
+
+    files: dict[str, str]
+    links: dict[str, str]
+
+
+def node_files(spec: NodeSpec) -> NodeFiles:
+    """What a real node must have before its services start.
 
     Bytes that are no text are in it as `BYTES` has them.
 
@@ -131,23 +139,34 @@ def node_files(spec: NodeSpec) -> dict[str, str]:
         document = {"nodes": [msgspec.to_builtins(spec)]}
         (folder / SPEC).write_bytes(msgspec.json.encode(document))
         attach(folder)
-        made = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.endswith(_LOCK))
-        files = {f"{FOLDER}/{path.relative_to(folder)}": path.read_text(errors=BYTES) for path in made}
-        files["/etc/os-release"] = (folder / MACHINE / "etc/os-release").read_text()
-        return files | (_preinstalled(folder / MACHINE, spec.host_driver) if spec.host_driver else {})
+        found = NodeFiles({}, {})
+        for path in sorted(folder.rglob("*")):
+            at = f"{FOLDER}/{path.relative_to(folder)}"
+            if path.is_symlink():
+                found.links[at] = str(path.readlink())
+            elif path.is_file() and not path.name.endswith(_LOCK):
+                found.files[at] = path.read_text(errors=BYTES)
+        found.files["/etc/os-release"] = (folder / MACHINE / "etc/os-release").read_text()
+        if spec.host_driver:
+            _preinstall(found, folder / MACHINE, spec.host_driver)
+        return found
 
 
-def _preinstalled(machine: Path, version: str) -> dict[str, str]:
-    """The driver of the host, with the toolkit beside it, as an administrator installs them."""
-    root = HostRoot(machine)
-    driver = (file.path for file in driverfiles.tree(version, driverfiles.HOST_LIBRARIES))
-    return {
-        **{path: root.read_text(path) for path in driver},
-        driverfiles.SMI: _SMI,
-        "/etc/cdi/nvidia.yaml": _specification(machine),
-        "/etc/nvidia-container-runtime/config.toml": _RUNTIME_CONFIG,
-        "/etc/containerd/conf.d/10-nvidia.toml": "version = 3\n" + "".join(map(_handler, HANDLERS.items())),
-    }
+def _preinstall(found: NodeFiles, machine: Path, version: str) -> None:
+    """Add the driver of the host, with the toolkit beside it, as an administrator installs them."""
+    for file in driverfiles.tree(version, driverfiles.HOST_LIBRARIES):
+        if file.target:
+            found.links[file.path] = file.target
+        else:
+            found.files[file.path] = file.text
+    found.files.update(
+        {
+            driverfiles.SMI: _SMI,
+            "/etc/cdi/nvidia.yaml": _specification(machine),
+            "/etc/nvidia-container-runtime/config.toml": _RUNTIME_CONFIG,
+            "/etc/containerd/conf.d/10-nvidia.toml": "version = 3\n" + "".join(map(_handler, HANDLERS.items())),
+        }
+    )
 
 
 def _specification(machine: Path) -> str:
@@ -172,7 +191,12 @@ def _handler(handler: tuple[str, str]) -> str:
 
 def write_node_files(spec: NodeSpec, root: Path = Path("/")) -> None:
     """Write `node_files` below a root."""
-    for path, text in node_files(spec).items():
+    found = node_files(spec)
+    for path, text in found.files.items():
         target = root / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(target, text.encode(errors=BYTES), mode=0o755 if path.startswith("/usr/bin/") else 0o644)
+    for path, to in found.links.items():
+        link = root / path.lstrip("/")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(to)
