@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from upgrade_facts import NEW, OLD, driver, node, run
 
-from groundplane.operator.upgrade import slots, states
-from groundplane.operator.upgrade.model import Counts, NodeFacts, Policy
+from groundplane.operator.upgrade import machine, slots, states
+from groundplane.operator.upgrade.model import Counts, DaemonSetFacts, NodeFacts, Policy, Snapshot
 from groundplane.operator.upgrade.states import State
 
 S = State
@@ -157,9 +157,16 @@ def test_a_node_without_a_slot_names_who_stands_in_its_way():
         "no slot left in this pass, which starts upgrade_required-0, upgrade_required-1, upgrade_required-2, "
         "upgrade_required-3, upgrade_required-4 and 1 more; it is in line"
     )
-    assert why(cluster(upgrade_required=2), Policy(max_unavailable=0)) == (
-        "no slot: 0 of 2 nodes are unavailable, at most 0 may be (maxUnavailable 0)"
+
+
+def test_a_policy_that_lets_nobody_start_is_a_problem_as_soon_as_somebody_would():
+    assert why(cluster(upgrade_required=2), Policy(max_unavailable="0%")) == (
+        "no slot: 2 of the nodes are to be upgraded, and maxUnavailable 0% lets none be unavailable: allow 1 or more, "
+        "or set autoUpgrade to false"
     )
+    found = run(*cluster(upgrade_required=2), policy=Policy(max_unavailable=0))
+    assert [problem.reason for problem in found.problems] == ["NoNodeMayStart"]
+    assert run(*cluster(done=2), policy=Policy(max_unavailable=0)).problems == ()
 
 
 NODES = st.lists(
@@ -211,3 +218,36 @@ def test_no_more_start_than_both_limits_allow(nodes, policy):
         assert len(down) + about_to_be + len(fresh) <= limit
     waiting = [each for each in found.decisions if each.state is S.UPGRADE_REQUIRED and not each.to]
     assert all(each.waits_for for each in waiting)
+
+
+@pytest.mark.parametrize(
+    ("desired", "pods", "unready", "held", "missing"),
+    [
+        (3, 3, 0, False, False),
+        (3, 2, 0, True, True),  # one is missing
+        (3, 4, 0, True, False),  # one is in excess, nobody knows why
+        (2, 3, 1, False, False),  # a node is not Ready: nothing is wanted there any more
+        (3, 3, 1, False, True),  # the same, before the DaemonSet's status says so; or one is missing elsewhere
+        (2, 2, 1, False, True),  # one is missing elsewhere, which the numbers do not show
+        (3, 2, 1, True, True),
+        (1, 3, 1, True, False),
+    ],
+)
+def test_a_pod_on_a_node_that_is_not_ready_holds_up_nobody(desired, pods, unready, held, missing):
+    """3.2, better: NVIDIA's controller upgrades nothing while a node with a driver is down."""
+    owner = DaemonSetFacts(name="ds", uid="ds", desired=desired, pods=pods, unready=unready, revision=NEW)
+    about = Snapshot(now=0, policy=Policy(), nodes=(), daemon_sets={"ds": owner})
+    assert bool(slots.unplaced(about)) is held
+    assert bool(slots.unplaced(about) or slots.uncertain(about)) is (held or missing)
+
+
+def test_a_node_between_two_pods_counts_also_where_another_is_not_ready():
+    between = node(S.POD_RESTART_REQUIRED, name="between")
+    waiting = node(S.UPGRADE_REQUIRED, OUTDATED, name="waiting")
+    owner = DaemonSetFacts(name="ds", uid="ds", desired=1, pods=1, unready=1, revision=NEW)
+    found = machine.decide(
+        Snapshot(now=0, policy=Policy(max_parallel=1), nodes=(between, waiting), daemon_sets={"ds": owner})
+    )
+    assert (found.counts.in_progress, found.held, found.problems) == (1, "", ())
+    assert [each.to for each in found.decisions] == [None, None]
+    assert "it has no driver pod yet" in found.decisions[0].waits_for

@@ -139,6 +139,8 @@ def validator(pod: PodView) -> ValidatorPod:
     return ValidatorPod(pod.name, is_running(pod))
 
 
-def owners(pods: Iterable[DriverPodView]) -> Counter[str]:
-    """How many pods each DaemonSet, by UID, is the first owner of; placed or not (3.2 step 2)."""
-    return Counter(pod.metadata.ownerReferences[0].uid for pod in pods if pod.metadata.ownerReferences)
+def owners(pods: Iterable[DriverPodView]) -> Counter[tuple[str, str]]:
+    """How many pods each DaemonSet, by UID, is the first owner of, by node; no node for those not placed (3.2)."""
+    return Counter(
+        (pod.metadata.ownerReferences[0].uid, pod.spec.nodeName) for pod in pods if pod.metadata.ownerReferences
+    )

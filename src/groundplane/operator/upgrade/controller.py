@@ -295,7 +295,9 @@ class Upgrades:
         """The driver DaemonSets, by UID."""
         pods = self._pods.informer.values() if self._pods is not None else ()
         live = self._caches.objects.of_kind(kinds.DAEMON_SET)
-        return observed.daemon_sets(live, selector, pods, self._caches.revisions.values())
+        views = (self._nodes.get(name) for name in self._pods.nodes) if self._pods is not None else ()
+        unready = observed.unready(view for view in views if view is not None)
+        return observed.daemon_sets(live, selector, pods, self._caches.revisions.values(), unready)
 
     def _orphans(self, about: Scope) -> list[Decision]:
         """Nodes whose driver ClusterPolicy has left to an NVIDIADriver: they are marked for their upgrade (3.9)."""

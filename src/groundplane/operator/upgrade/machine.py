@@ -49,7 +49,7 @@ class Surroundings(msgspec.Struct, frozen=True, gc=False):
     snapshot: Snapshot
     starting: frozenset[str]
     no_start: str
-    unplaced: str
+    missing: str
 
     @property
     def now(self) -> int:
@@ -75,11 +75,12 @@ def decide(snapshot: Snapshot) -> Pass:
     node would be in no count. Nodes that have started go on.
     """
     unplaced = slots.unplaced(snapshot)
-    found = slots.tally(snapshot, incomplete=bool(unplaced))
+    missing = unplaced or slots.uncertain(snapshot)
+    found = slots.tally(snapshot, incomplete=bool(missing))
     held = f"no upgrade starts while driver pods are missing or in excess: {unplaced}" if unplaced else ""
     starting = () if held else _starting(snapshot, found.counts.slots)
     no_start = held or slots.why_none(found, snapshot.policy, starting)
-    around = Surroundings(snapshot, frozenset(starting), no_start, unplaced)
+    around = Surroundings(snapshot, frozenset(starting), no_start, missing)
     problems = [Problem("UnscheduledPods", held)] if held else []
     return Pass(
         decisions=tuple([_decision(node, around) for node in snapshot.nodes]),
@@ -181,8 +182,8 @@ def _no_driver_pod(node: NodeFacts, state: State, around: Surroundings) -> Decis
     """Between two driver pods, or not a node of any driver any more (3.2)."""
     if state in states.AT_REST:
         return _quiet(node, state)
-    if around.unplaced:
-        return _stay(node, state, f"it has no driver pod yet: {around.unplaced}")
+    if around.missing:
+        return _stay(node, state, f"it has no driver pod yet: {around.missing}")
     return _stuck(
         node,
         state,

@@ -5,7 +5,8 @@ whose state it matters. Deciding is the state machine's part.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ...api import names
@@ -38,10 +39,17 @@ def daemon_sets(
     selector: tuple[str, str],
     pods: Iterable[DriverPodView],
     revisions: Iterable[RevisionView],
+    unready: Collection[str] = (),
 ) -> dict[str, DaemonSetFacts]:
-    """The driver DaemonSets among ``live``, by UID."""
+    """The driver DaemonSets among ``live``, by UID.
+
+    ``unready`` are the nodes that are not Ready.
+    """
     key, value = selector
-    count, known = bynode.owners(pods), list(revisions)
+    count, away, known = Counter[str](), Counter[str](), list(revisions)
+    for (uid, name), number in bynode.owners(pods).items():
+        count[uid] += number
+        away[uid] += number if name in unready else 0
     found = {}
     for each in live:
         meta, status = each["metadata"], each.get("status") or {}
@@ -54,6 +62,7 @@ def daemon_sets(
             uid=meta["uid"],
             desired=status.get("desiredNumberScheduled", 0),
             pods=count[meta["uid"]],
+            unready=away[meta["uid"]],
             revision=readiness.newest_revision(meta["name"], meta["uid"], known),
             digest=bynode.config_digest(each["spec"]["template"].get("spec") or {}),
             driver=next(drivers, ""),
@@ -64,6 +73,11 @@ def daemon_sets(
 
 def _is_driver(owner: Mapping[str, Any]) -> bool:
     return bool(owner.get("kind") == kinds.NVIDIA_DRIVER.kind)
+
+
+def unready(views: Iterable[NodeView]) -> frozenset[str]:
+    """The nodes that are not Ready."""
+    return frozenset(view.name for view in views if view.status.conditions)
 
 
 def node(

@@ -71,7 +71,8 @@ async def plan(client: Client, *, namespace: str, release: Release, now: int) ->
     views = (await client.list(kinds.NODE, view=NodeView)).items
     pods = await _pods(client, about, namespace)
     revisions = (await client.list(kinds.CONTROLLER_REVISION, namespace, view=RevisionView)).items
-    sets = observed.daemon_sets(live, about.selector, pods, revisions) if about.machines else {}
+    away = observed.unready(views)
+    sets = observed.daemon_sets(live, about.selector, pods, revisions, away) if about.machines else {}
     validators = (await client.list(kinds.POD, labels=bynode.VALIDATORS, view=PodView)).items
     by_node = _by_node((pod.spec.nodeName, pod.facts()) for pod in pods)
     validators_by_node = _by_node((pod.node_name, bynode.validator(pod)) for pod in validators)

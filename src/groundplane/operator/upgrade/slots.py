@@ -9,9 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from . import states
-from .model import Counts, NodeFacts, Pass, Policy, Problem, Snapshot
+from .model import Counts, DaemonSetFacts, NodeFacts, Pass, Policy, Problem, Snapshot
 from .states import State
 
+_NONE_ALLOWED = (
+    "{} of the nodes are to be upgraded, and maxUnavailable {} lets none be unavailable: allow 1 or more, or set "
+    "autoUpgrade to false"
+)
 _NAMED = 5
 """So many nodes are named in a sentence; the others are counted."""
 
@@ -86,6 +90,9 @@ def _counted(
         limit = scaled(policy.max_unavailable, total)
     except ValueError as error:
         limit, problem = 0, Problem("InvalidUpgradePolicy", f"{error}; no node starts its upgrade until it is right")
+    else:
+        if pending and not limit:
+            problem = Problem("NoNodeMayStart", _NONE_ALLOWED.format(pending, policy.max_unavailable))
     free = slots(
         policy.max_parallel,
         pending=pending,
@@ -114,14 +121,29 @@ def total(passes: Iterable[Pass]) -> Counts:
 
 
 def unplaced(snapshot: Snapshot) -> str:
-    """Which of the machine's DaemonSets have another number of pods than they want, for a person (3.2)."""
-    wrong = [
-        each
-        for each in snapshot.daemon_sets.values()
-        if each.pods != each.desired and (not snapshot.owner or each.driver == snapshot.owner)
-    ]
-    wrong.sort(key=lambda each: each.name)
-    return listed([f"DaemonSet {each.name} has {each.pods} pods and wants {each.desired}" for each in wrong])
+    """Which of the machine's DaemonSets have another number of pods than they want, for a person (3.2).
+
+    An excess on nodes that are not Ready is none: such a node would hold up all others for as long as it is down.
+    """
+    wrong = [each for each in _own(snapshot) if not each.pods - each.unready <= each.desired <= each.pods]
+    return listed([_numbers(each) for each in wrong])
+
+
+def uncertain(snapshot: Snapshot) -> str:
+    """Which of the machine's DaemonSets may lack a pod, though their numbers do not say so for certain: a pod that is
+    missing and one in excess on a node that is not Ready come to nothing."""
+    return listed([_numbers(each) for each in _own(snapshot) if each.desired > each.pods - each.unready])
+
+
+def _own(snapshot: Snapshot) -> list[DaemonSetFacts]:
+    """The DaemonSets of the machine, by name."""
+    found = snapshot.daemon_sets.values()
+    return sorted((each for each in found if snapshot.owner in ("", each.driver)), key=lambda each: each.name)
+
+
+def _numbers(each: DaemonSetFacts) -> str:
+    away = f", {each.unready} of them on nodes that are not Ready," if each.unready else ""
+    return f"DaemonSet {each.name} has {each.pods} pods{away} and wants {each.desired}"
 
 
 def why_none(found: Tally, policy: Policy, starting: Sequence[str]) -> str:
