@@ -242,7 +242,7 @@ def test_a_pod_on_a_node_that_is_not_ready_holds_up_nobody(desired, pods, unread
 
 
 def test_a_node_between_two_pods_counts_also_where_another_is_not_ready():
-    between = node(S.POD_RESTART_REQUIRED, name="between")
+    between = node(S.POD_RESTART_REQUIRED, name="between", driver_pods=())
     waiting = node(S.UPGRADE_REQUIRED, OUTDATED, name="waiting")
     owner = DaemonSetFacts(name="ds", uid="ds", desired=1, pods=1, unready=1, revision=NEW)
     found = machine.decide(
