@@ -26,6 +26,35 @@ async def test_hollow_nodes_run_and_end_pods() -> None:
         await b.until(lambda: not b.get("p"), "the pod's end")
 
 
+async def test_hollow_nodes_offer_gpus_and_boot_other_kernels() -> None:
+    async with bench() as b:
+        hollow = HollowKubelet(b.api, ["h1"], b.clock, gpus=8)
+        b.others.append(asyncio.create_task(hollow.run()))
+        await b.until(lambda: len(b.api.list(resources.NODES)["items"]) == 1, "the node")
+        status = b.api.get(resources.NODES, "h1")["status"]
+        assert (status["capacity"]["nvidia.com/gpu"], status["allocatable"]["nvidia.com/gpu"]) == ("8", "8")
+        b.pod("stays", container(script="true"), node="h1")
+        b.pod("goes", container(script="true"), node="h1")
+        await b.until(lambda: b.ready("stays") and b.ready("goes"), "ready")
+
+        def ready() -> str:
+            conditions = b.api.get(resources.NODES, "h1")["status"]["conditions"]
+            return next(each["status"] for each in conditions if each["type"] == "Ready")
+
+        reboot = asyncio.create_task(hollow.reboot("h1", kernel="6.8.0-99-generic"))
+        b.others.append(reboot)
+        await b.until(lambda: ready() == "False", "the node to be down")
+        b.api.delete(resources.PODS, "goes", "default")
+        assert b.get("goes"), "nobody confirms a deletion on a node that is down"
+        await reboot
+        node = b.api.get(resources.NODES, "h1")
+        assert ready() == "True"
+        assert node["metadata"]["labels"]["feature.node.kubernetes.io/kernel-version.full"] == "6.8.0-99-generic"
+        assert node["status"]["nodeInfo"]["kernelVersion"] == "6.8.0-99-generic"
+        assert [each["restartCount"] for each in b.status("stays")["containerStatuses"]] == [1]
+        await b.until(lambda: not b.get("goes"), "the other pod's end")
+
+
 async def test_a_pool_finds_the_kubelet_of_a_pod() -> None:
     async with bench() as b:
         pool = NodePool()

@@ -26,6 +26,7 @@ from . import api as lab_api
 from . import clock as lab_clock
 from . import faults as lab_faults
 from .controllers import Controllers
+from .host import SimulatedHost
 from .kubelet import HollowKubelet, Kubelet, NodePool
 from .nodes import NodeSpec
 
@@ -82,8 +83,9 @@ class Lab:
     """A running lab, as an async context manager.
 
     ``nodes`` are the simulated nodes on which programs really run; ``hollow`` adds that many nodes whose pods are only
-    marked as running (for benches at scale; :attr:`hollow` adds and removes them later). ``speed`` is cluster seconds
-    per real second. ``workdir`` keeps the hosts' files; without it a temporary folder is used and removed at the end.
+    marked as running (for benches at scale; :attr:`hollow` adds and removes them later), ``hollow_gpus`` GPUs on each.
+    ``speed`` is cluster seconds per real second. ``workdir`` keeps the hosts' files; without it a temporary folder is
+    used and removed at the end.
     ``operator_options`` are settings of the operator that differ from the lab's; ``operator_on_cluster_time`` has its
     timers follow the lab's clock. With ``rbac`` every request is checked: :meth:`client` may do everything, the
     operator what ``data/operator-rbac.yaml`` grants, and a caller without a token nothing.
@@ -95,6 +97,7 @@ class Lab:
         *,
         speed: float = DEFAULT_SPEED,
         hollow: int = 0,
+        hollow_gpus: int = 0,
         operator: bool = True,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -111,7 +114,9 @@ class Lab:
         self.programs = programs.ProgramRegistry.standard()
         self.release = operator_release
         self._specs = list(nodes)
-        self.hollow = HollowKubelet(self.api, [f"hollow-{number:05d}" for number in range(hollow)], self.clock)
+        self.hollow = HollowKubelet(
+            self.api, [f"hollow-{number:05d}" for number in range(hollow)], self.clock, gpus=hollow_gpus
+        )
         self.operator: operator_process.Operator | None = None
         self._operator_on_cluster_time = operator_on_cluster_time
         self._operator_options = dict(operator_options or {})
@@ -234,6 +239,26 @@ class Lab:
     def gpu_nodes(self) -> dict[str, NodeSpec]:
         """Return the descriptions of the simulated nodes that have a GPU, by name, in order."""
         return {spec.name: spec for spec in sorted(self._pool.specs(), key=lambda spec: spec.name) if spec.gpus}
+
+    def host(self, name: str) -> SimulatedHost:
+        """The host of a simulated node."""
+        return self._kubelet(name).host
+
+    def _kubelet(self, name: str) -> Kubelet:
+        if name not in self._pool:
+            raise LabError(f"node {name!r} is not part of the lab")
+        return self._pool[name]
+
+    async def reboot_node(self, name: str, *, kernel: str | None = None) -> None:
+        """Boot a simulated node anew, into another kernel if one is given, which is installed first."""
+        kubelet = self._kubelet(name)
+        task = self._tasks.pop(f"kubelet/{name}")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        if kernel is not None:
+            kubelet.host.install_kernel(kernel)
+        await kubelet.reboot()
+        self._spawn(f"kubelet/{name}", kubelet.run())
 
     async def remove_node(self, name: str) -> None:
         """Stop a node's kubelet and delete its Node, as when a machine is taken out of the cluster."""

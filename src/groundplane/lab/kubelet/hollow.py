@@ -1,13 +1,15 @@
 """Thousands of nodes without programs: pods bound to them are marked as running at once.
 
-For benches at scale: nodes look as large as real ones (labels, images, conditions), pods get a minimal honest status in
-batches, and deleted pods are confirmed. Nothing runs and no hardware is simulated.
+For benches and scenarios at scale: nodes look as large as real ones (labels, images, conditions), pods get a minimal
+honest status in batches, and deleted pods are confirmed. They may offer GPUs and boot another kernel. Nothing runs and
+no hardware is simulated.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...api import names
 from .. import resources
 from ..api import Api
 from ..clock import LabClock
@@ -19,6 +21,8 @@ Document = Mapping[str, Any]
 BATCH = 200
 """Objects written before other tasks get a turn."""
 
+REBOOT_S = 60.0
+"""Cluster seconds that a reboot takes, unless told otherwise."""
 GPU_PRODUCT = "NVIDIA-H100-80GB-HBM3"
 _CPU_FLAGS = (
     *("ADX", "AESNI", "AMXBF16", "AMXINT8", "AMXTILE", "AVX", "AVX2", "AVX512BF16", "AVX512BITALG", "AVX512BW"),
@@ -62,8 +66,9 @@ _IMAGES = [
 _RESOURCES = {"cpu": "128", "memory": "2113929216Ki", "ephemeral-storage": "937380968Ki", "pods": "250"}
 
 
-def node(name: str, now: str) -> dict[str, Any]:
-    """A GPU node as large as a real one: about 50 labels and 20 images."""
+def node(name: str, now: str, gpus: int = 0) -> dict[str, Any]:
+    """A GPU node as large as a real one: about 50 labels and 20 images. It offers ``gpus`` GPUs, none if 0."""
+    offered = {**_RESOURCES, names.GPU_RESOURCE: str(gpus)} if gpus else dict(_RESOURCES)
     conditions = [
         {
             "type": kind,
@@ -95,8 +100,8 @@ def node(name: str, now: str) -> dict[str, Any]:
         },
         "spec": {"podCIDR": "10.244.0.0/24", "providerID": f"lab://{name}"},
         "status": {
-            "capacity": dict(_RESOURCES),
-            "allocatable": dict(_RESOURCES),
+            "capacity": offered,
+            "allocatable": dict(offered),
             "conditions": conditions,
             "addresses": [{"type": "InternalIP", "address": node_ip(name)}, {"type": "Hostname", "address": name}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
@@ -118,13 +123,15 @@ def node(name: str, now: str) -> dict[str, Any]:
 
 
 class HollowKubelet:
-    """Serves all nodes of `names` at once."""
+    """Serves all of its nodes at once; each offers ``gpus`` GPUs."""
 
-    def __init__(self, api: Api, names: Sequence[str], clock: LabClock) -> None:
+    def __init__(self, api: Api, nodes: Sequence[str], clock: LabClock, *, gpus: int = 0) -> None:
         self._api = api
-        self._names = list(names)
-        self._mine = set(names)
+        self._names = list(nodes)
+        self._mine = set(nodes)
         self._clock = clock
+        self._gpus = gpus
+        self._down: set[str] = set()
         self._dirty: dict[tuple[str, str], None] = {}
         self._wake = asyncio.Event()
 
@@ -152,7 +159,7 @@ class HollowKubelet:
         self._mine.add(name)
         if self._api.find(resources.NODES, name) is not None:
             return
-        document = node(name, self._clock.timestamp())
+        document = node(name, self._clock.timestamp(), self._gpus)
         wanted = {**document["metadata"]["labels"], **(labels or {})}
         document["metadata"]["labels"] = {key: value for key, value in wanted.items() if value is not None}
         self._api.create(resources.NODES, document, manager="kubelet")
@@ -162,6 +169,47 @@ class HollowKubelet:
         self._mine.discard(name)
         self._api.delete(resources.NODES, name)
 
+    async def reboot(self, name: str, *, kernel: str | None = None, takes_s: float = REBOOT_S) -> None:
+        """Boot a node anew, into another kernel if one is given: it is not ready meanwhile, then its containers start
+        again. ``takes_s`` are cluster seconds. Raises the API's error for a node that is not there."""
+        self._report(name, ready=False)
+        self._down.add(name)
+        try:
+            await self._clock.sleep(takes_s)
+        finally:
+            self._down.discard(name)
+        if kernel is not None:
+            labels = {names.KERNEL_VERSION: kernel}
+            self._api.patch(resources.NODES, name, {"metadata": {"labels": labels}}, type="merge", manager="nfd")
+        self._report(name, ready=True, kernel=kernel)
+        for pod in self._api.list(resources.PODS, fields=f"spec.nodeName={name}")["items"]:
+            self._restarted(pod)
+
+    def _report(self, name: str, *, ready: bool, kernel: str | None = None) -> None:
+        found = self._api.get(resources.NODES, name)
+        status, now = found["status"], self._clock.timestamp()
+        said = {"status": "True", "reason": "KubeletReady"} if ready else {"status": "False", "reason": "NodeNotReady"}
+        conditions = [
+            {**each, **said, "lastTransitionTime": now} if each["type"] == "Ready" else each
+            for each in status["conditions"]
+        ]
+        info = {**status["nodeInfo"], **({"kernelVersion": kernel, "bootID": f"{name}-{now}"} if kernel else {})}
+        body = {**found, "status": {**status, "conditions": conditions, "nodeInfo": info}}
+        self._api.update(resources.NODES, body, subresource="status", manager="kubelet")
+
+    def _restarted(self, pod: Document) -> None:
+        meta, status = pod["metadata"], pod.get("status") or {}
+        if meta.get("deletionTimestamp") or status.get("phase") != "Running":
+            self._changed("MODIFIED", pod, None)  # what happened while the node was down
+            return
+        again = self._running(pod)
+        for key in ("containerStatuses", "initContainerStatuses"):
+            before = {each["name"]: each.get("restartCount", 0) for each in status.get(key) or ()}
+            for each in again.get(key, ()):
+                each["restartCount"] = before.get(each["name"], 0) + 1
+        body = {**pod, "status": again}
+        self._api.update(resources.PODS, body, ns=meta["namespace"], subresource="status", manager="kubelet")
+
     async def _register(self) -> None:
         for number, name in enumerate(self._names):
             self.join(name)
@@ -169,7 +217,8 @@ class HollowKubelet:
                 await asyncio.sleep(0)
 
     def _changed(self, kind: str, new: Document, _old: Document | None) -> None:
-        if kind == "DELETED" or (new.get("spec") or {}).get("nodeName") not in self._mine:
+        on = (new.get("spec") or {}).get("nodeName")
+        if kind == "DELETED" or on not in self._mine or on in self._down:
             return
         if not new["metadata"].get("deletionTimestamp") and (new.get("status") or {}).get("phase") == "Running":
             return
