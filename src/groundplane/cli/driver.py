@@ -105,12 +105,13 @@ def _print(found: "Plan", *, everything: bool) -> None:
         click.echo(f"problem: {problem}")
     for driver, counts in found.counts.items():
         about = f"NVIDIADriver {driver}: " if driver else ""
-        click.echo(f"{about}{_counted(counts)}")
+        click.echo(f"{about}{counted(counts)}")
     if not shown and not found.off:
         click.echo("no node has anything to do")
 
 
-def _counted(counts: "Counts") -> str:
+def counted(counts: "Counts") -> str:
+    """The numbers of a pass, for a person."""
     return (
         f"{counts.total} nodes: {counts.done} done, {counts.in_progress} in progress, {counts.pending} pending, "
         f"{counts.failed} failed; {counts.unavailable} of at most {counts.max_unavailable} unavailable; "

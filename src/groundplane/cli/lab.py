@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from . import documents
+from . import documents, lab_scenario
 from .render import load_policy
 
 if TYPE_CHECKING:
@@ -400,6 +400,9 @@ async def _demo(nodes: str | None, speed: float, plain: bool) -> "Outcome":
             outcome = await story.run(lab, view.show)
     lab_view.conclude(console, outcome, speed)
     return outcome
+
+
+command.add_command(lab_scenario.command)
 
 
 @command.command("faults")
