@@ -12,8 +12,8 @@ from groundplane.api import names
 pytestmark = pytest.mark.real
 
 TO_THE_END = ("host-driver", "host-driver-and-toolkit", "nri")
-"""Variants that are followed until all is validated. The default is in test_b_stack; a driver container's start takes
-the kubelet 60 s, so the others are followed until every pod that can run does."""
+"""Variants that are followed until all is validated. The default is in test_b_stack, the one with MIG in
+test_d_programs; the others are followed until every pod that can run does."""
 
 
 def node_of(variant: str) -> str:

@@ -12,6 +12,7 @@ from real import stage as stages
 from real.stage import Stage
 
 from groundplane.api import names
+from groundplane.node.validate.cuda.simulated import RECOVERED
 from testing.gpucluster import OPERATOR_IMAGE
 
 pytestmark = pytest.mark.real
@@ -19,15 +20,14 @@ pytestmark = pytest.mark.real
 NODE = stages.FRESH
 PLUGIN = "nvidia-device-plugin-daemonset"
 WORKLOADS = "/api/v1/namespaces/default/pods"
-DRIVER = {"startupProbe": {"initialDelaySeconds": 5}}
 
 
 @pytest.fixture(scope="module")
 def stack(stage: Stage) -> Iterator[Stage]:
-    """The chart's defaults, installed and ready; only the driver's probe begins sooner than after a minute."""
+    """The chart's defaults, installed and ready."""
     stage.use(NODE)
     stage.audited_before = stage.audited()  # an operator that is being uninstalled loses its rights before its life
-    stage.cluster.install(stages.values("default", driver=DRIVER))
+    stage.cluster.install(stages.values("default"))
     stage.until("every layer is validated", lambda: stage.ready(NODE))
     yield stage
     stage.cluster.uninstall()
@@ -140,6 +140,7 @@ def test_a_sick_gpu_leaves_the_offer_and_a_new_plugin_asks_again(stack: Stage) -
     stack.machine(NODE).xid(0, 79)
     stack.until("one GPU less", lambda: stack.offered(NODE) == {names.GPU_RESOURCE: 3})
     assert stack.offered(NODE, "capacity") == {names.GPU_RESOURCE: 4}
+    stack.machine(NODE).xid(0, RECOVERED)  # it has been reset
     (pod,) = stack.pods(PLUGIN)
     gone(stack, f"{stages.PODS}/{pod['metadata']['name']}")
     stack.until("all GPUs again", lambda: stack.offered(NODE) == {names.GPU_RESOURCE: 4})
@@ -168,6 +169,7 @@ def test_shared_gpus_are_offered_so_many_times(stack: Stage) -> None:
     assert stack.node_labels(NODE)[names.GPU_PRODUCT] == "NVIDIA-H100-80GB-HBM3-SHARED"
     stack.machine(NODE).xid(1, 79)
     stack.until("all replicas of one GPU less", lambda: stack.offered(NODE) == {names.GPU_RESOURCE: 12})
+    stack.machine(NODE).xid(1, RECOVERED)
     stack.until("it has recovered", lambda: stack.offered(NODE) == {names.GPU_RESOURCE: 16})
     label = {"metadata": {"labels": {names.DEVICE_PLUGIN_CONFIG: "whole"}}}
     stack.patch(f"/api/v1/nodes/{NODE}", label)
@@ -312,7 +314,7 @@ def test_a_missing_permission_is_named_and_its_return_is_noticed(stack: Stage) -
 
 
 def test_helm_upgrade_and_rollback(stack: Stage) -> None:
-    values = stages.values("mig-mixed", driver=DRIVER)
+    values = stages.values("mig-mixed")
     stack.cluster.upgrade(values)
     assert stack.get(stages.POLICY)["spec"]["mig"]["strategy"] == "mixed"
     stack.until("the plugin follows", lambda: plugin_environment(stack).get("MIG_STRATEGY") == "mixed")

@@ -33,7 +33,6 @@ PAUSABLE = (names.DEPLOY_DEVICE_PLUGIN, names.DEPLOY_GFD, names.DEPLOY_DCGM_EXPO
 LABELLED = (names.MIG_CONFIG, names.MIG_CONFIG_STATE, names.DEPLOY_DRIVER)
 EXPORTER_PORT, STATUS_PORT = 9400, 8000
 VALUES = {
-    "driver": {"startupProbe": {"initialDelaySeconds": 5, "periodSeconds": 1}},
     "dcgmExporter": {"env": [{"name": "DCGM_EXPORTER_INTERVAL", "value": "1000"}]},
     "validator": {"plugin": {"env": [{"name": "WITH_WORKLOAD", "value": "true"}]}},
     "nodeStatusExporter": {"enabled": True},
