@@ -241,10 +241,13 @@ def test_a_pod_on_a_node_that_is_not_ready_holds_up_nobody(desired, pods, unread
     assert bool(slots.unplaced(about) or slots.uncertain(about)) is (held or missing)
 
 
-def test_a_node_between_two_pods_counts_also_where_another_is_not_ready():
+@pytest.mark.parametrize(
+    "between_two", [{"unready": 1}, {"waiting": 1}], ids=["another is not Ready", "not placed yet"]
+)
+def test_a_node_between_two_pods_counts_though_the_numbers_are_right(between_two):
     between = node(S.POD_RESTART_REQUIRED, name="between", driver_pods=())
     waiting = node(S.UPGRADE_REQUIRED, OUTDATED, name="waiting")
-    owner = DaemonSetFacts(name="ds", uid="ds", desired=1, pods=1, unready=1, revision=NEW)
+    owner = DaemonSetFacts(name="ds", uid="ds", desired=1, pods=1, **between_two, revision=NEW)
     found = machine.decide(
         Snapshot(now=0, policy=Policy(max_parallel=1), nodes=(between, waiting), daemon_sets={"ds": owner})
     )

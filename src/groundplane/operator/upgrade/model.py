@@ -61,7 +61,7 @@ class DaemonSetFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     ``desired`` is ``status.desiredNumberScheduled``, ``pods`` how many pods it is the first owner of, placed or not.
     ``unready`` are how many of them on nodes that are not Ready: a DaemonSet wants no pod there, but keeps the one that
-    is, and its status tells so when it comes to it.
+    is, and its status tells so when it comes to it. ``waiting`` are how many have no node yet.
     ``revision`` is the hash of its newest ControllerRevision (``readiness.newest_revision``), empty when there is none.
     ``digest`` is the template's ``DRIVER_CONFIG_DIGEST``: its first value that is not empty, init containers first.
     Of a ``precompiled`` driver no digest is kept on the node (3.7). ``driver`` names the NVIDIADriver that owns it,
@@ -74,6 +74,7 @@ class DaemonSetFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     desired: int
     pods: int
     unready: int = 0
+    waiting: int = 0
     revision: str = ""
     digest: str = ""
     precompiled: bool = False

@@ -46,10 +46,11 @@ def daemon_sets(
     ``unready`` are the nodes that are not Ready.
     """
     key, value = selector
-    count, away, known = Counter[str](), Counter[str](), list(revisions)
+    count, away, waiting, known = Counter[str](), Counter[str](), Counter[str](), list(revisions)
     for (uid, name), number in bynode.owners(pods).items():
         count[uid] += number
         away[uid] += number if name in unready else 0
+        waiting[uid] += number if not name else 0
     found = {}
     for each in live:
         meta, status = each["metadata"], each.get("status") or {}
@@ -63,6 +64,7 @@ def daemon_sets(
             desired=status.get("desiredNumberScheduled", 0),
             pods=count[meta["uid"]],
             unready=away[meta["uid"]],
+            waiting=waiting[meta["uid"]],
             revision=readiness.newest_revision(meta["name"], meta["uid"], known),
             digest=bynode.config_digest(each["spec"]["template"].get("spec") or {}),
             driver=next(drivers, ""),

@@ -130,9 +130,12 @@ def unplaced(snapshot: Snapshot) -> str:
 
 
 def uncertain(snapshot: Snapshot) -> str:
-    """Which of the machine's DaemonSets may lack a pod, though their numbers do not say so for certain: a pod that is
-    missing and one in excess on a node that is not Ready come to nothing."""
-    return listed([_numbers(each) for each in _own(snapshot) if each.desired > each.pods - each.unready])
+    """Which of the machine's DaemonSets may lack a pod on a node, though they have as many as they want, for a person.
+
+    A pod that is made anew is on no node for a moment; and one that is missing and one in excess, on a node that is not
+    Ready, come to nothing.
+    """
+    return listed([_numbers(each) for each in _own(snapshot) if each.desired > each.pods - each.unready - each.waiting])
 
 
 def _own(snapshot: Snapshot) -> list[DaemonSetFacts]:
@@ -142,8 +145,12 @@ def _own(snapshot: Snapshot) -> list[DaemonSetFacts]:
 
 
 def _numbers(each: DaemonSetFacts) -> str:
-    away = f", {each.unready} of them on nodes that are not Ready," if each.unready else ""
-    return f"DaemonSet {each.name} has {each.pods} pods{away} and wants {each.desired}"
+    notes = [
+        *([f"{each.unready} on nodes that are not Ready"] if each.unready else []),
+        *([f"{each.waiting} on no node yet"] if each.waiting else []),
+    ]
+    about = f" ({', '.join(notes)})" if notes else ""
+    return f"DaemonSet {each.name} has {each.pods} pods{about} and wants {each.desired}"
 
 
 def why_none(found: Tally, policy: Policy, starting: Sequence[str]) -> str:
