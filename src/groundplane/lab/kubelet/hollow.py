@@ -122,6 +122,28 @@ def node(name: str, now: str, gpus: int = 0) -> dict[str, Any]:
     }
 
 
+def running(pod: Document, now: str) -> dict[str, Any]:
+    """The status of a pod whose containers have just started and are ready, its init containers over."""
+    kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+    entry = {"ready": True, "started": True, "restartCount": 0, "imageID": ""}
+    status: dict[str, Any] = {
+        "phase": "Running",
+        "conditions": merge_conditions((), [(kind, True, "", "") for kind in kinds], now),
+        "startTime": now,
+        "hostIP": node_ip(pod["spec"]["nodeName"]),
+        "containerStatuses": [
+            {**entry, "name": c["name"], "image": c["image"], "state": {"running": {"startedAt": now}}}
+            for c in pod["spec"]["containers"]
+        ],
+    }
+    inits = [c for c in pod["spec"].get("initContainers") or () if c.get("restartPolicy") != "Always"]
+    if inits:
+        ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}}
+        done = {**entry, "started": False, "state": ended}
+        status["initContainerStatuses"] = [{**done, "name": c["name"], "image": c["image"]} for c in inits]
+    return status
+
+
 class HollowKubelet:
     """Serves all of its nodes at once; each offers ``gpus`` GPUs."""
 
@@ -202,7 +224,7 @@ class HollowKubelet:
         if meta.get("deletionTimestamp") or status.get("phase") != "Running":
             self._changed("MODIFIED", pod, None)  # what happened while the node was down
             return
-        again = self._running(pod)
+        again = running(pod, self._clock.timestamp())
         for key in ("containerStatuses", "initContainerStatuses"):
             before = {each["name"]: each.get("restartCount", 0) for each in status.get(key) or ()}
             for each in again.get(key, ()):
@@ -243,29 +265,8 @@ class HollowKubelet:
                 uid = {"uid": pod["metadata"]["uid"]}
                 self._api.delete(resources.PODS, name, ns, preconditions=uid, grace_period_s=0)
             elif (pod.get("status") or {}).get("phase") not in ("Running", "Succeeded", "Failed"):
-                body = {**pod, "status": self._running(pod)}
+                body = {**pod, "status": running(pod, self._clock.timestamp())}
                 self._api.update(resources.PODS, body, ns=ns, subresource="status", manager="kubelet")
         except StatusError as error:
             if error.code not in (404, 409):
                 raise
-
-    def _running(self, pod: Document) -> dict[str, Any]:
-        now = self._clock.timestamp()
-        kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
-        entry = {"ready": True, "started": True, "restartCount": 0, "imageID": ""}
-        status: dict[str, Any] = {
-            "phase": "Running",
-            "conditions": merge_conditions((), [(kind, True, "", "") for kind in kinds], now),
-            "startTime": now,
-            "hostIP": node_ip(pod["spec"]["nodeName"]),
-            "containerStatuses": [
-                {**entry, "name": c["name"], "image": c["image"], "state": {"running": {"startedAt": now}}}
-                for c in pod["spec"]["containers"]
-            ],
-        }
-        inits = [c for c in pod["spec"].get("initContainers") or () if c.get("restartPolicy") != "Always"]
-        if inits:
-            ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": now, "finishedAt": now}}
-            done = {**entry, "started": False, "state": ended}
-            status["initContainerStatuses"] = [{**done, "name": c["name"], "image": c["image"]} for c in inits]
-        return status
