@@ -276,3 +276,71 @@ async def test_a_candidate_that_may_not_take_the_lease_says_so() -> None:
         grant(lab)
         await lab.wait_ready(timeout_s=PATIENCE_S)
         assert await readyz(lab) == (200, "ok")
+
+
+# --- NVIDIADrivers ----------------------------------------------------------------------------------------------------
+
+
+def nvidia_driver(name: str, **spec: Any) -> dict[str, Any]:
+    image = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "580.126.20"}
+    manager = {"repository": "nvcr.io/nvidia/cloud-native", "image": "k8s-driver-manager", "version": "v0.12.0"}
+    head = {"apiVersion": "nvidia.com/v1alpha1", "kind": "NVIDIADriver", "metadata": {"name": name}}
+    return {**head, "spec": {**image, "manager": manager, **spec}}
+
+
+def driver_state(lab: Lab, name: str) -> str:
+    found = lab.api.find(lab.api.resource("nvidiadrivers", group="nvidia.com"), name) or {}
+    return str(found.get("status", {}).get("state", ""))
+
+
+@pytest.mark.parametrize("by_crd", [False, True])
+async def test_without_leave_to_list_nvidiadrivers_the_policy_is_carried_out_and_told(by_crd: bool) -> None:
+    missing, said = (
+        ("nvidia.com", "nvidiadrivers", "list"),
+        f'list nvidiadrivers in API group "nvidia.com" {EVERYWHERE}',
+    )
+    async with lab_without(missing) as lab:
+        lab.api.patch(
+            lab.api.resource("clusterpolicies", group="nvidia.com"),
+            "cluster-policy",
+            {"spec": {"driver": {"useNvidiaDriverCRD": by_crd}}},
+            type="merge",
+        )
+        await until(lab, said, lambda: said in condition(lab).get("message", ""))
+        await until(lab, "an operand", lambda: has(lab, "nvidia-dcgm-exporter"))
+        await until(lab, "the policy's driver", lambda: has(lab, "nvidia-driver-daemonset") is not by_crd)
+        await until(lab, "the nodes", lambda: labelled(lab))
+        assert said in (await readyz(lab))[1]
+        grant(lab)
+        await lab.wait_ready(timeout_s=PATIENCE_S)
+        assert await readyz(lab) == (200, "ok")
+
+
+async def test_without_leave_to_write_their_status_every_nvidiadriver_is_deployed() -> None:
+    missing = ("nvidia.com", "nvidiadrivers/status", "patch")
+    said = f'patch nvidiadrivers/status in API group "nvidia.com" {EVERYWHERE}'
+    async with lab_without(missing) as lab:
+        lab.api.patch(
+            lab.api.resource("clusterpolicies", group="nvidia.com"),
+            "cluster-policy",
+            {"spec": {"driver": {"useNvidiaDriverCRD": True}}},
+            type="merge",
+        )
+        first = lab.api.list(resources.NODES)["items"][0]["metadata"]["name"]
+        lab.api.patch(resources.NODES, first, {"metadata": {"labels": {"example.com/team": "red"}}}, type="merge")
+        await lab.apply(
+            [nvidia_driver("all", default=True), nvidia_driver("red", nodeSelector={"example.com/team": "red"})]
+        )
+
+        def deployed() -> set[str]:
+            sets = lab.api.list(resources.DAEMON_SETS, "gpu-operator")["items"]
+            owners = [each["metadata"].get("ownerReferences", [{}])[0] for each in sets]
+            return {each["name"] for each in owners if each.get("kind") == "NVIDIADriver"}
+
+        await until(lab, "both drivers", lambda: deployed() == {"all", "red"})
+        assert lab.operator is not None
+        await until(lab, "the denial", lambda: lab.operator.metrics.get("missing_permissions") == 1)  # type: ignore[union-attr]
+        assert said in (await readyz(lab))[1]
+        grant(lab)
+        await until(lab, "their status", lambda: driver_state(lab, "all") == driver_state(lab, "red") == "ready")
+        await until(lab, "nothing missing", lambda: lab.operator.metrics.get("missing_permissions") == 0)  # type: ignore[union-attr]

@@ -104,6 +104,21 @@ def test_2_3_a_conflict_changes_nothing(drivers, reason, named, text):
     assert text in found.conflict.message
 
 
+@pytest.mark.parametrize(
+    ("there", "labels", "goes"),
+    [
+        ([], gpu(**{OWNER: "a"}), True),
+        ([], gpu(**{OWNER: ""}), True),
+        ([], gpu(), False),
+        (["a"], gpu(**{OWNER: "a"}), False),
+        (["a"], gpu(**{OWNER: "b"}), True),
+        ([], {OWNER: "a"}, False),
+    ],
+)
+def test_2_3_while_no_node_is_given_to_a_driver_only_labels_of_drivers_that_are_there_stay(there, labels, goes):
+    assert driver_owners.abandoned(there, {"n": labels}) == ({"n": None} if goes else {})
+
+
 def test_2_3_an_overlap_on_a_node_without_gpus_is_none():
     nodes = {"cpu": {"pool": "a"}, "gpu": gpu(pool="b")}
     found = driver_owners.assign([A, ALSO_A, B], nodes, Release.V26_7)

@@ -16,7 +16,7 @@ from groundplane.api.clusterpolicy import (
 from groundplane.api.release import Release
 from groundplane.cluster.views import NodeMeta, NodeView
 from groundplane.operator import labels, triggers
-from groundplane.operator.labels import LabelPolicy, NodeChange
+from groundplane.operator.labels import LabelPolicy, NodeChange, Upgraded
 
 GPU = {names.PCI_GPU_LABELS[0]: "true"}
 PRESENT = {names.GPU_PRESENT: "true"}
@@ -306,10 +306,22 @@ def test_other_changes_are_no_trigger() -> None:
 )
 def test_nodes_of_drivers_that_upgrade_themselves_are_marked(owner: str, expected: dict[str, str]) -> None:
     by_crd = ClusterPolicySpec(driver=DriverSpec(useNvidiaDriverCRD=True))
-    want = labels.label_policy(by_crd, Release.V26_7, frozenset({"gpu"}))
+    want = labels.label_policy(by_crd, Release.V26_7, Upgraded(frozenset({"gpu"})))
     change = labels.node_changes(node(GPU | ({names.DRIVER_OWNER: owner} if owner else {})), want)
     assert change is not None
     assert change.annotations == expected
+
+
+@pytest.mark.parametrize("marked", [False, True])
+@pytest.mark.parametrize(
+    "upgraded", [Upgraded(all_unknown=True), Upgraded(unknown=frozenset({"gpu"}))], ids=["all", "this one"]
+)
+def test_3_3_nodes_of_drivers_that_are_not_known_stay_as_they_are_marked(upgraded: Upgraded, marked: bool) -> None:
+    by_crd = ClusterPolicySpec(driver=DriverSpec(useNvidiaDriverCRD=True))
+    want = labels.label_policy(by_crd, Release.V26_7, upgraded)
+    mark = {names.DRIVER_UPGRADE_ENABLED: "true"} if marked else {}
+    change = labels.node_changes(node(GPU | {names.DRIVER_OWNER: "gpu"}, mark), want)
+    assert change is None or change.annotations == {}
 
 
 @pytest.mark.parametrize(
@@ -317,4 +329,4 @@ def test_nodes_of_drivers_that_upgrade_themselves_are_marked(owner: str, expecte
 )
 def test_elsewhere_the_drivers_policies_do_not_count(by_crd: bool, release: Release) -> None:
     spec = ClusterPolicySpec(driver=DriverSpec(useNvidiaDriverCRD=by_crd))
-    assert labels.label_policy(spec, release, frozenset({"gpu"})) == labels.label_policy(spec, release)
+    assert labels.label_policy(spec, release, Upgraded(frozenset({"gpu"}))) == labels.label_policy(spec, release)

@@ -94,6 +94,16 @@ def assign(drivers: Iterable[NVIDIADriver], nodes: Nodes, release: Release) -> O
     return Ownership(owners, changes)
 
 
+def abandoned(drivers: Iterable[str], nodes: Nodes) -> dict[str, str | None]:
+    """The labels to take off GPU nodes: those that name none of ``drivers``.
+
+    For the time in which no node is given to a driver, as there is none or ClusterPolicy deploys its own.
+    """
+    there = frozenset(drivers)
+    owners = {name: labels.get(names.DRIVER_OWNER) for name, labels in gpu_nodes(nodes).items()}
+    return {name: None for name, owner in sorted(owners.items()) if owner is not None and owner not in there}
+
+
 def _changes(nodes: Nodes, owners: Mapping[str, str]) -> dict[str, str | None]:
     wanted = {node: owners.get(node) for node in sorted(nodes)}
     return {node: owner for node, owner in wanted.items() if nodes[node].get(names.DRIVER_OWNER) != owner}

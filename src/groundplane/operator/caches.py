@@ -45,8 +45,8 @@ ALWAYS: Final = (
 WITH_CRD: Final = {kind.resource: kind for kind in (kinds.SERVICE_MONITOR, kinds.PROMETHEUS_RULE, kinds.SCC)}
 """Kinds of operand objects that exist only with their CRD, by the CRD's name."""
 
-FACTS: Final = (GPU_CLUSTER, kinds.NVIDIA_DRIVER, kinds.CLUSTER_VERSION, kinds.PROXY, kinds.IMAGE_STREAM)
-"""Kinds that exist only with their CRD and decide what is rendered, beside nodes and CRDs."""
+FACTS: Final = (GPU_CLUSTER, kinds.CLUSTER_VERSION, kinds.PROXY, kinds.IMAGE_STREAM)
+"""Kinds that exist only with their CRD and decide what is rendered for a policy, beside nodes and CRDs."""
 
 CRD_PAGE: Final = 25
 """CRDs are large documents of which we keep a name."""
@@ -149,6 +149,12 @@ class Caches:
         """What rendering must know and cannot: without it nothing may be decided, not even that an object can go."""
         facts = [self.crds, self.nodes, *(self.optional[kind] for kind in FACTS if kind in self.optional)]
         return [_trouble(informer) for informer in facts if informer.trouble and not informer.synced]
+
+    @property
+    def unread_drivers(self) -> list[Trouble]:
+        """Why it is not known which NVIDIADrivers there are."""
+        informer = self.optional.get(kinds.NVIDIA_DRIVER)
+        return [_trouble(informer)] if informer and informer.trouble and not informer.synced else []
 
     @property
     def unreadable(self) -> dict[Kind, Trouble]:
@@ -289,7 +295,7 @@ class Caches:
         for kind, make in self._optional_kinds(name).items():
             if change.new is not None and kind not in self.optional:
                 self.optional[kind] = informer = make()
-                self.start(informer)
+                self.start(informer, self._tell_drivers if kind is kinds.NVIDIA_DRIVER else None)
             elif change.new is None and kind in self.optional:
                 self.stop(self.optional.pop(kind))
                 self.objects.sources.pop(kind, None)

@@ -16,7 +16,9 @@ from ..cluster.permissions import Denied
 log = logging.getLogger(__name__)
 
 DRIVER_OWNERS: Final = "nodes of NVIDIADrivers"
+DRIVER_STATUS: Final = "status of NVIDIADrivers"
 EVENTS: Final = "events"
+EVICTIONS: Final = "evictions"
 LEASE: Final = "lease"
 LEFTOVERS: Final = "leftovers"
 LOOKOUT: Final = "pods and events"
@@ -24,7 +26,7 @@ NODES: Final = "nodes"
 OBJECTS: Final = "objects"
 STATUS: Final = "status"
 UPGRADES: Final = "driver upgrades"
-UNSAID: Final = frozenset({EVENTS, LEASE, LEFTOVERS, LOOKOUT, STATUS})
+UNSAID: Final = frozenset({DRIVER_STATUS, EVENTS, EVICTIONS, LEASE, LEFTOVERS, LOOKOUT, STATUS})
 """Places whose refusal does not touch the stack: told in ``/readyz``, the log and the metric, not in the conditions."""
 
 REMEDY: Final = (

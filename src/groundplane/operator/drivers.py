@@ -8,7 +8,7 @@ drivers are replaced by ``upgrade/``.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -73,6 +73,7 @@ class Drivers:
         clock: Clock,
         events: EventRecorder,
         denials: Denials,
+        held_up: Callable[[], str] = lambda: "",
         guard: Guard = lambda reconcile: reconcile,
     ) -> None:
         self._client = client
@@ -86,10 +87,13 @@ class Drivers:
         self._clock = clock
         self._events = events
         self._denials = denials
+        self._held_up = held_up
         self._observer = Observer(caches, settings, nodes.fleet)
         self._schema = SchemaCheck(client, caches.crds, kinds.NVIDIA_DRIVER, settings.release)
         self._backoff: Backoff[str] = Backoff()
         self._told: dict[str, ClusterPolicyStatus] = {}
+        self._owned: set[str] = set()
+        """Nodes with the label of an owner."""
         self._controller: Controller[str] = Controller(
             KEY, guard(self._reconcile), workers=1, clock=clock.monotonic, sleep=clock.sleep
         )
@@ -104,6 +108,7 @@ class Drivers:
         self._caches.on_drivers(self.wake)
         self._caches.on_change(self.wake)
         self._nodes.on_change(self._node_changed)
+        self._owned = {name for name, labels in self._labels().items() if names.DRIVER_OWNER in labels}
         self.wake()
 
     async def run(self) -> None:
@@ -111,12 +116,15 @@ class Drivers:
         await self._controller.run()
 
     def wake(self) -> None:
-        """Something changed that a pass may depend on; where there are no drivers there is nothing to do."""
-        if self._caches.drivers:
+        """Something changed that a pass may depend on; where there never was a driver there is nothing to do."""
+        if self._caches.drivers or self._owned:
             self._controller.add_after(KEY, GATHER_S)
 
     def _node_changed(self, name: str, old: NodeView | None, new: NodeView | None) -> None:
-        del name
+        if new is not None and names.DRIVER_OWNER in new.labels:
+            self._owned.add(name)
+        else:
+            self._owned.discard(name)
         if old is None or new is None or _differ(old.labels, new.labels):
             self.wake()
 
@@ -124,20 +132,43 @@ class Drivers:
 
     async def _reconcile(self, _key: str) -> Requeue | None:
         drivers, in_force = self._store.all(), self._policy()
-        if not drivers or in_force is None or self._caches.nodes.refreshing:
+        if drivers is None or self._caches.nodes.refreshing:
             return None
         try:
+            if in_force is None:
+                return await self._wait(drivers)
             return await self._pass(drivers, in_force[0])
         except ClusterError as error:
             log.warning("NVIDIADrivers: %s", error)
             return self._backoff.failed(KEY, error)
 
+    async def _wait(self, drivers: Sequence[Known]) -> Requeue | None:
+        """Drivers stay as they are while it cannot be told whose the nodes are; say so where that takes a person."""
+        if why := self._held_up():
+            return self._again(
+                await self._report_all(drivers, lambda _: status.failed(why, release=self._settings.release))
+            )
+        return None
+
+    async def _put_off(self, drivers: Sequence[Known], told: Callable[[Known], Outcome]) -> Requeue | None:
+        """Drivers are not the ones to drive nodes: only labels that name a driver which is gone are touched."""
+        from ..operands import driver_owners
+
+        refused = None
+        if self._settings.release is not Release.V26_3:
+            refused = await self._own(driver_owners.abandoned([each.name for each in drivers], self._labels()))
+        return self._again(refused or await self._report_all(drivers, told))
+
+    def _again(self, error: ClusterError | None) -> Requeue | None:
+        if error is not None:
+            return self._backoff.failed(KEY, error)
+        self._backoff.succeeded(KEY)
+        return None
+
     async def _pass(self, drivers: Sequence[Known], spec: ClusterPolicySpec | None) -> Requeue | None:
         release = self._settings.release
-        if reason := _put_off(spec, release):
-            for each in drivers:
-                await self._report(each, reason)
-            return None
+        if not drivers or _is_put_off(spec, release):
+            return await self._put_off(drivers, lambda each: _why_put_off(spec, release, bool(self._live(each.uid))))
         from ..operands import driver_owners
 
         if outdated := await self._schema.warning():
@@ -145,21 +176,20 @@ class Drivers:
         readable = [each.driver for each in drivers if each.driver is not None]
         owned = driver_owners.assign(readable, self._labels(), release)
         unread = [each for each in drivers if each.driver is None]
-        refused = await self._own(owned) if not unread else None
-        retry: ClusterError | None = refused
+        retry = await self._own(owned.changes) if not unread else None
+        outcomes: dict[str, Outcome] = {}
         overdue = self._caches.objects.expire(self._clock.monotonic())
         for each in drivers:
             if each.deleting:
                 continue
-            outcome, error = await self._one(each, readable, spec, owned, unread)
+            outcomes[each.uid], error = await self._one(each, readable, spec, owned, unread)
             retry = retry or error
-            await self._report(each, outcome)
-        if retry is not None:
-            return self._backoff.failed(KEY, retry)
-        self._backoff.succeeded(KEY)
-        return Requeue(overdue) if overdue is not None else None
+        there = [each for each in drivers if each.uid in outcomes]
+        retry = await self._report_all(there, lambda each: outcomes[each.uid]) or retry
+        again = self._again(retry)
+        return again or (Requeue(overdue) if overdue is not None else None)
 
-    async def _own(self, owned: "Ownership") -> ClusterError | None:
+    async def _own(self, changes: Mapping[str, str | None]) -> ClusterError | None:
         """Write whose the nodes are; the first refusal."""
         limit = asyncio.Semaphore(self._settings.node_writes_in_flight)
         errors: list[ClusterError] = []
@@ -187,7 +217,7 @@ class Drivers:
                 self._nodes.answered(msgspec.structs.replace(before, metadata=stored.metadata), tell=True)
 
         async with asyncio.TaskGroup() as group:
-            for name, owner in owned.changes.items():
+            for name, owner in changes.items():
                 group.create_task(label(name, owner))
         self._denials.note(places.DRIVER_OWNERS, errors[0] if errors else None, "nodes of NVIDIADrivers")
         return errors[0] if errors else None
@@ -303,6 +333,18 @@ class Drivers:
 
     # --- reporting ----------------------------------------------------------------------------------------------------
 
+    async def _report_all(self, drivers: Iterable[Known], told: Callable[[Known], Outcome]) -> ClusterError | None:
+        """Report on each; a status that may not be written keeps no other driver from its own. The first error."""
+        first: ClusterError | None = None
+        for each in drivers:
+            try:
+                await self._report(each, told(each))
+            except ClusterError as error:
+                log.warning("the status of NVIDIADriver %s cannot be written: %s", each.name, error)
+                first = first or error
+        self._denials.note(places.DRIVER_STATUS, first)
+        return first
+
     async def _report(self, known: Known, outcome: Outcome) -> None:
         """Store the status if it says something new, and tell it as an event too."""
         meta = known.document["metadata"]
@@ -335,14 +377,19 @@ class Drivers:
                 self._events.event(known.document, kind, outcome.reason, outcome.message)
 
 
-def _put_off(spec: ClusterPolicySpec | None, release: Release) -> Outcome | None:
-    """What is said of all drivers where they are not the ones to drive nodes (2.2)."""
+def _is_put_off(spec: ClusterPolicySpec | None, release: Release) -> bool:
+    """Whether NVIDIADrivers are not the ones to drive nodes (2.2)."""
+    return release is Release.V26_3 if spec is None else not spec.driver.useNvidiaDriverCRD
+
+
+def _why_put_off(spec: ClusterPolicySpec | None, release: Release, deployed: bool) -> Outcome:
+    """What is said of a driver that is put off; ``deployed``: it has objects, which are left as they are."""
     if spec is None:
         missing = "there is no ClusterPolicy, without which this release deploys no driver: create one"
-        return status.failed(missing, release=release) if release is Release.V26_3 else None
-    if spec.driver.useNvidiaDriverCRD:
-        return None
+        return status.failed(missing, release=release)
     text = "the ClusterPolicy deploys the driver itself: set its spec.driver.useNvidiaDriverCRD to true to use this one"
+    if deployed:
+        text += "; its driver pods stay, and keep the ClusterPolicy's off their nodes, until it is deleted"
     return Outcome(DISABLED, status.RECONCILED, text)
 
 

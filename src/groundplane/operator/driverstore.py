@@ -8,6 +8,7 @@ import msgspec
 from ..api import codec, nvidiadriver
 from ..api.nvidiadriver import NVIDIADriver
 from .caches import Caches
+from .labels import Upgraded
 
 log = logging.getLogger(__name__)
 
@@ -54,14 +55,19 @@ class DriverStore:
             self._read = {uid: each for uid, each in self._read.items() if uid in there}
         return known
 
-    def upgraded(self) -> frozenset[str]:
-        """Names of the drivers that are upgraded automatically, as their policies in force say."""
-        return frozenset(
-            each.name
-            for each in self.all() or ()
-            if each.driver is not None
-            and not each.driver.deleting
-            and nvidiadriver.upgrade_policy(each.driver.spec).autoUpgrade
+    def upgraded(self) -> Upgraded:
+        """Which drivers are upgraded automatically, as their policies in force say."""
+        known = self.all()
+        if known is None:
+            return Upgraded(all_unknown=True)
+        there = [each for each in known if not each.deleting]
+        return Upgraded(
+            frozenset(
+                each.name
+                for each in there
+                if each.driver is not None and nvidiadriver.upgrade_policy(each.driver.spec).autoUpgrade
+            ),
+            frozenset(each.name for each in there if each.driver is None),
         )
 
     def _known(self, document: dict[str, Any]) -> Known:

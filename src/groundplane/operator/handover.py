@@ -6,12 +6,11 @@ and how long the ClusterPolicy is not ready for it. Sources: contracts/driver-li
 contracts/control-plane.md 2.5. In 26.3 drivers leave with their DaemonSets, and nothing here is asked.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
 from ..api import names
-from ..api.nvidiadriver import NVIDIADriver
 from ..operands.driver_owners import Nodes
 from .upgrade import states
 
@@ -34,18 +33,18 @@ class DriverPod(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.node) and self.running and not self.owned and self.component == names.DRIVER_COMPONENT
 
 
-def to_mark(pods: Iterable[DriverPod], nodes: Nodes, drivers: Iterable[NVIDIADriver]) -> list[str]:
+def to_mark(pods: Iterable[DriverPod], nodes: Nodes, drivers: Collection[str]) -> list[str]:
     """Nodes to be labelled ``upgrade-required``, sorted, so that their orphaned drivers are replaced node by node.
 
-    That is where an orphan runs, a driver that is not being deleted owns the node (by its label), and no upgrade is
-    under way: the label of its state is missing, empty or ``upgrade-done``.
+    That is where an orphan runs, one of ``drivers`` owns the node (by its label), and no upgrade is under way: the
+    label of its state is missing, empty or ``upgrade-done``. ``drivers`` names those that are not being deleted and
+    whose nodes are upgraded.
     """
-    live = {driver.name for driver in drivers if not driver.deleting}
     places = {pod.node for pod in pods if pod.orphan}
     return sorted(
         node
         for node in places
-        if nodes.get(node, {}).get(names.DRIVER_OWNER) in live and _at_rest(nodes[node].get(names.UPGRADE_STATE, ""))
+        if nodes.get(node, {}).get(names.DRIVER_OWNER) in drivers and _at_rest(nodes[node].get(names.UPGRADE_STATE, ""))
     )
 
 

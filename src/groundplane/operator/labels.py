@@ -62,6 +62,21 @@ UNKNOWN_TO: Final[Mapping[Release, frozenset[str]]] = {Release.V26_3: frozenset(
 _MIG_PRODUCTS: Final = ("h100", "a100", "a30")
 
 
+class Upgraded(msgspec.Struct, frozen=True):
+    """NVIDIADrivers that are upgraded automatically: their nodes' driver managers leave eviction to the operator.
+
+    Of those in ``unknown``, or of all with ``all_unknown``, it cannot be told: their nodes stay as they are marked.
+    """
+
+    drivers: frozenset[str] = frozenset()
+    unknown: frozenset[str] = frozenset()
+    all_unknown: bool = False
+
+    def marks(self, owner: str, marked: bool) -> bool:
+        """Whether a node of ``owner`` is to be marked; ``marked``: it is now."""
+        return owner in self.drivers or (marked and (self.all_unknown or owner in self.unknown))
+
+
 class LabelPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What node labels depend on of a ClusterPolicy and a release."""
 
@@ -72,8 +87,7 @@ class LabelPolicy(msgspec.Struct, frozen=True, kw_only=True):
     mig_config: str = ""
     """Value to give ``nvidia.com/mig.config`` where it is missing; empty for none."""
     auto_upgrade: bool = False
-    upgraded_drivers: frozenset[str] = frozenset()
-    """NVIDIADrivers that are upgraded automatically: their nodes' driver managers leave eviction to the operator."""
+    upgraded: Upgraded = Upgraded()
 
 
 class NodeChange(msgspec.Struct, frozen=True):
@@ -96,11 +110,13 @@ class NodeChange(msgspec.Struct, frozen=True):
 
 
 def label_policy(
-    spec: ClusterPolicySpec, release: Release, upgraded_drivers: frozenset[str] = frozenset()
+    spec: ClusterPolicySpec,
+    release: Release,
+    upgraded: Upgraded = Upgraded(),  # noqa: B008 (it is frozen)
 ) -> LabelPolicy:
     """The part of ``spec`` that decides node labels, with code defaults filled in (1.2, 3.2, 3.3).
 
-    ``upgraded_drivers`` are the NVIDIADrivers whose upgrade policy upgrades by itself; they count where drivers are
+    ``upgraded`` tells the NVIDIADrivers whose upgrade policy upgrades by itself; they count where drivers are
     NVIDIADrivers' and upgraded by their own policies, which is from 26.7 on.
     """
     sandbox = bool(spec.sandboxWorkloads.enabled)
@@ -112,7 +128,7 @@ def label_policy(
         kata=spec.sandboxWorkloads.mode == KATA,
         mig_config=MIG_DISABLED if mig_on and spec.migManager.config.default == MIG_DISABLED else "",
         auto_upgrade=bool(spec.driver.upgradePolicy.autoUpgrade) and not sandbox and _has_drivers(spec, release),
-        upgraded_drivers=upgraded_drivers if _upgraded_by_crd(spec, release) else frozenset(),
+        upgraded=upgraded if _upgraded_by_crd(spec, release) else Upgraded(),
     )
 
 
@@ -177,7 +193,8 @@ def node_changes(node: NodeView, want: LabelPolicy) -> NodeChange | None:
         if labels.get(names.GPU_PRESENT) != TRUE:
             change[names.GPU_PRESENT] = TRUE
         change |= _deploy_changes(labels, want)
-        annotated = want.auto_upgrade or labels.get(names.DRIVER_OWNER, "") in want.upgraded_drivers
+        marked = annotations.get(names.DRIVER_UPGRADE_ENABLED) == TRUE
+        annotated = want.auto_upgrade or want.upgraded.marks(labels.get(names.DRIVER_OWNER, ""), marked)
     elif labels.get(names.GPU_PRESENT) == TRUE:
         change[names.GPU_PRESENT] = FALSE
         change |= _blink_changes(labels, want)

@@ -201,10 +201,12 @@ class Policies:
         The spec is None where there is no policy. None says that it cannot be told at present, or that the policy may
         not be carried out: then nothing may be concluded.
         """
-        if not self._caches.policies.synced or not self._caches.crds.synced or self._caches.gpu_clusters:
+        if not self._caches.policies.synced or not self._caches.crds.synced:
             return None
         if self._active is None:
             return None, False
+        if self._caches.gpu_clusters:
+            return None
         decoded = self._decode(self._active)
         if decoded is None or decoded.policy is None:
             return None
@@ -216,6 +218,16 @@ class Policies:
         from ..operands import driver_pools
 
         return spec, driver_pools.driver_kind(spec, self._rendered[1]) is driver_pools.Kind.TOOLKIT
+
+    @property
+    def held_up(self) -> str:
+        """Why :attr:`in_force` cannot be told, where a person has to see to it; empty otherwise."""
+        decoded = self._decode(self._active) if self._active else None
+        if decoded is not None and self._caches.gpu_clusters:
+            return _both_exist(str(self._active), self._caches.gpu_clusters[0])
+        if decoded is not None and decoded.policy is None:
+            return f"ClusterPolicy {self._active} cannot be read: {decoded.problem}"
+        return ""
 
     def on_election(self, elected: Callable[[], None]) -> None:
         """Have ``elected`` called when :attr:`in_force` may be another one."""
@@ -413,10 +425,7 @@ class Policies:
             raise Ended(decoded.problem)
         spec, release = decoded.policy.spec, self._settings.release
         if clash := self._caches.gpu_clusters:
-            raise Ended(
-                f"ClusterPolicy {decoded.policy.metadata.name!r} and GPUCluster {clash[0]!r} both exist: "
-                "delete one of them, as both would manage the same nodes"
-            )
+            raise Ended(_both_exist(decoded.policy.metadata.name, clash[0]))
         refused = refusals(spec, release)
         if problem := refused.pop("", ""):
             raise Ended(problem)
@@ -438,8 +447,9 @@ class Policies:
         finally:
             self._denials.set(denials.OBJECTS, denied.found)
         await self._rollouts.known(LOOK_UP_S)
-        if (forbidden := self._forbidden()) or unreadable:
-            text = self._told_of(denials.tell(forbidden), unreadable.values())
+        troubles = [*unreadable.values(), *(self._caches.unread_drivers if spec.driver.useNvidiaDriverCRD else ())]
+        if (forbidden := self._forbidden()) or troubles:
+            text = self._told_of(denials.tell(forbidden), troubles)
             raise Ended(text, error=denied.error, figure=metrics.NOT_READY)
         found = await self._lookout.look(self._suspects(steps), self._nodes.fleet.unready)
         return self._judge(steps, decoded, lookout.telling(found))
@@ -643,3 +653,10 @@ def stored_status(document: Mapping[str, Any]) -> ClusterPolicyStatus:
             "status of ClusterPolicy %s is unreadable (%s), writing it anew", document["metadata"]["name"], error
         )
         return ClusterPolicyStatus()
+
+
+def _both_exist(policy: str, cluster: str) -> str:
+    return (
+        f"ClusterPolicy {policy!r} and GPUCluster {cluster!r} both exist: "
+        "delete one of them, as both would manage the same nodes"
+    )

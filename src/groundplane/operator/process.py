@@ -203,6 +203,7 @@ class Operator:
                 clock=self._clock,
                 events=events,
                 denials=self._denials,
+                held_up=lambda: policies.held_up,
                 guard=gate.guard,
             )
             policies.on_election(upgrades.wake)
@@ -246,9 +247,11 @@ class Operator:
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
     """Await ``work``, or abandon it when ``stop`` is set."""
     task = asyncio.create_task(work)
-    await _first(stop, [task])
-    task.cancel()
-    await asyncio.wait({task})
+    try:
+        await _first(stop, [task])
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
 
 
 async def _first(stop: asyncio.Event, tasks: Sequence[asyncio.Task[None]]) -> None:

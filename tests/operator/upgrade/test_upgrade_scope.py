@@ -162,6 +162,45 @@ def test_each_driver_has_limits_of_its_own_and_gauges_are_sums():
     assert [each.reason for each in outcome.problems] == ["NoDriverOwner", "NoDriverOwner"]
 
 
+@pytest.mark.parametrize(
+    ("given", "release", "asked"),
+    [
+        (None, V7, True),
+        (None, V3, False),
+        (cluster(crd=True), V7, True),
+        (cluster(crd=True), V3, False),
+        (cluster(), V7, False),
+        (cluster(), V3, False),
+    ],
+)
+def test_where_nvidiadrivers_have_to_be_known(given, release, asked):
+    assert scope.asks_drivers(given, release) is asked
+    assert bool(scope.of(given, {}, release, unreadable={"bad": "why"}).unreadable) is asked
+
+
+@pytest.mark.parametrize(("drivers", "enabled"), [({"a": ON, "off": OFF}, True), ({"off": OFF}, None), ({}, None)])
+def test_a_driver_that_cannot_be_read_holds_up_no_other(drivers, enabled):
+    nodes = [
+        owned("a", State.UPGRADE_REQUIRED, driver(hash=OLD, daemon_set="a"), name="a"),
+        owned("off", State.DRAIN_REQUIRED, name="off"),
+        owned("bad", State.DONE, driver(hash=OLD, daemon_set="bad"), name="rests"),
+        owned("bad", State.VALIDATION_REQUIRED, name="waits", validators=VALID, unschedulable=True),
+    ]
+    about = scope.of(None, drivers, V7, unreadable={"bad": "spec.driverType: expected a string"})
+    assert (about.enabled, about.clears_all) == (enabled, False)
+    outcome = scope.decide(about, NOW, nodes, sets(*nodes))
+    by_node = {each.node: each for each in outcome.decisions}
+    assert "rests" not in by_node
+    assert by_node["waits"].patch == Patch()
+    assert "NVIDIADriver bad" in by_node["waits"].waits_for
+    assert "kubectl uncordon waits" in by_node["waits"].waits_for
+    assert (by_node["a"].to is State.CORDON_REQUIRED) is ("a" in drivers)
+    assert (by_node["off"].patch == Patch({names.UPGRADE_STATE: None})) is ("off" in drivers)
+    assert outcome.problems[0].reason == "NVIDIADriverUnreadable"
+    assert outcome.problems[0].message.endswith("spec.driverType: expected a string")
+    assert (outcome.counts is None) is ("a" not in drivers), "gauges keep their values"
+
+
 def test_missing_pods_of_one_driver_hold_up_no_other():
     nodes = [
         owned(owner, State.UPGRADE_REQUIRED, driver(hash=OLD, daemon_set=owner), name=owner) for owner in ("a", "b")
@@ -224,20 +263,3 @@ STATE, SKIP = names.UPGRADE_STATE, names.UPGRADE_SKIP
 )
 def test_which_changes_of_a_node_start_a_pass(before, after, expected):
     assert {release for release in Release if scope.node_matters(before, after, release)} == expected
-
-
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [
-        ({}, False),
-        ({STATE: "upgrade-required"}, False),
-        ({names.DRIVER_OWNER: "a"}, False),
-        ({names.DRIVER_OWNER: "a", STATE: "upgrade-done"}, False),
-        ({names.DRIVER_OWNER: "a", STATE: "upgrade-failed"}, True),
-        ({names.DRIVER_OWNER: "a", STATE: "upgrade-required"}, True),
-        ({names.DRIVER_OWNER: "a", STATE: "upgrade-required", SKIP: "true"}, False),
-        ({names.DRIVER_OWNER: "a", STATE: "upgrade-required", SKIP: "false"}, True),
-    ],
-)
-def test_which_nodes_keep_the_cluster_policy_from_being_ready(labels, expected):
-    assert scope.unfinished(labels) == expected

@@ -118,7 +118,13 @@ class Upgrades:
         self._labelled = labelled
         self._backoff: Backoff[str] = Backoff()
         self._writes = asyncio.Semaphore(settings.node_writes_in_flight)
-        self._works = Works(client, settings.release, sleep=clock.sleep, ended=lambda _node: self.wake())
+        self._works = Works(
+            client,
+            settings.release,
+            sleep=clock.sleep,
+            ended=lambda _node: self.wake(),
+            heard=lambda error: denials.note(places.EVICTIONS, error),
+        )
         self._pods: ByNode[DriverPodView, DriverPod] | None = None
         self._selector = ""
         self._validators: ByNode[PodView, ValidatorPod] | None = None
@@ -250,18 +256,21 @@ class Upgrades:
 
     def _scope(self) -> Scope | None:
         """What upgrades are about now; None if that cannot be told, so that nothing may be concluded."""
-        policy, known = self._policy(), self._drivers.all()
-        if policy is None or known is None:
-            return None
-        there = [each for each in known if not each.deleting]
-        policies = {
-            each.name: nvidiadriver.upgrade_policy(each.driver.spec) for each in there if each.driver is not None
-        }
-        if len(policies) < len(there):
-            log.warning("no driver is upgraded while an NVIDIADriver cannot be read")
+        policy, release = self._policy(), self._settings.release
+        if policy is None:
             return None
         spec, toolkit = policy
-        return scope.of(spec, policies, self._settings.release, driver_toolkit=toolkit)
+        known = self._drivers.all() if scope.asks_drivers(spec, release) else []
+        if known is None:
+            return None
+        there = [each for each in known if not each.deleting]
+        return scope.of(
+            spec,
+            {each.name: nvidiadriver.upgrade_policy(each.driver.spec) for each in there if each.driver is not None},
+            release,
+            driver_toolkit=toolkit,
+            unreadable={each.name: each.problem for each in there if each.driver is None},
+        )
 
     # --- what is ------------------------------------------------------------------------------------------------------
 
@@ -300,7 +309,10 @@ class Upgrades:
         return observed.daemon_sets(live, selector, pods, self._caches.revisions.values(), unready)
 
     def _orphans(self, about: Scope) -> list[Decision]:
-        """Nodes whose driver ClusterPolicy has left to an NVIDIADriver: they are marked for their upgrade (3.9)."""
+        """Nodes whose driver ClusterPolicy has left to an NVIDIADriver: they are marked for their upgrade (3.9).
+
+        Where the NVIDIADriver is not upgraded, the label would only be taken off again.
+        """
         if self._settings.release is Release.V26_3 or about.selector != scope.BY_COMPONENT or self._pods is None:
             return []
         pods = [
@@ -313,8 +325,7 @@ class Upgrades:
             for pod in self._pods.informer.values()
         ]
         views = {view.name: view for name in self._pods.nodes if (view := self._nodes.get(name)) is not None}
-        drivers = [each.driver for each in self._drivers.all() or () if each.driver is not None]
-        marked = handover.to_mark(pods, {name: view.labels for name, view in views.items()}, drivers)
+        marked = handover.to_mark(pods, {name: view.labels for name, view in views.items()}, about.machines)
         return [_marked(views[name]) for name in marked]
 
     async def _node_facts(self, about: Scope, daemon_sets: Mapping[str, DaemonSetFacts]) -> list[NodeFacts]:

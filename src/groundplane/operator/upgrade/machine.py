@@ -137,6 +137,16 @@ def _unowned(node: NodeFacts) -> Decision:
     return _stuck(node, states.parse(node.label), "NoDriverOwner", why)
 
 
+def unread(driver: str, nodes: Iterable[NodeFacts]) -> tuple[Decision, ...]:
+    """Nodes whose NVIDIADriver cannot be read, so that nothing is known of its policy: who is amid an upgrade waits."""
+    why = f"NVIDIADriver {driver}, whose node this is, cannot be read, so its upgrade does not go on; correct it"
+    return tuple(
+        _stuck(node, states.parse(node.label), "NVIDIADriverUnreadable", why + _cordon_note(node))
+        for node in nodes
+        if states.parse(node.label) not in states.AT_REST
+    )
+
+
 # --- Who starts ------------------------------------------------------------------------------------------------------
 def _starting(snapshot: Snapshot, free: int) -> tuple[str, ...]:
     """The nodes that leave ``upgrade-required`` in this pass (3.5).

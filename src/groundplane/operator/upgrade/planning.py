@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ...api import codec, names, nvidiadriver
-from ...api.clusterpolicy import ClusterPolicySpec
-from ...api.nvidiadriver import NVIDIADriver
+from ...api.clusterpolicy import ClusterPolicySpec, UpgradePolicy
 from ...api.release import Release
 from ...cluster import kinds
 from ...cluster.client import Client
@@ -64,10 +63,9 @@ async def plan(client: Client, *, namespace: str, release: Release, now: int) ->
     Raises :class:`PlanError`, and what the client raises.
     """
     spec = await _policy(client)
-    drivers = await _drivers(client)
-    policies = {each.name: nvidiadriver.upgrade_policy(each.spec) for each in drivers if not each.deleting}
+    policies, unreadable = await _drivers(client)
     live = await _listed(client, kinds.DAEMON_SET, namespace)
-    about = scope.of(spec, policies, release, driver_toolkit=_by_toolkit(live))
+    about = scope.of(spec, policies, release, driver_toolkit=_by_toolkit(live), unreadable=unreadable)
     views = (await client.list(kinds.NODE, view=NodeView)).items
     pods = await _pods(client, about, namespace)
     revisions = (await client.list(kinds.CONTROLLER_REVISION, namespace, view=RevisionView)).items
@@ -127,15 +125,20 @@ async def _policy(client: Client) -> ClusterPolicySpec | None:
     return decoded.policy.spec
 
 
-async def _drivers(client: Client) -> list[NVIDIADriver]:
-    found = []
+async def _drivers(client: Client) -> tuple[dict[str, UpgradePolicy], dict[str, str]]:
+    """The upgrade policies of the NVIDIADrivers that stay, and why others cannot be read."""
+    found, unreadable = {}, {}
     for document in await _listed(client, kinds.NVIDIA_DRIVER):
+        meta = document["metadata"]
+        if meta.get("deletionTimestamp"):
+            continue
         try:
-            found.append(codec.load_nvidia_driver({k: v for k, v in document.items() if k != "status"}).driver)
+            driver = codec.load_nvidia_driver({k: v for k, v in document.items() if k != "status"}).driver
         except codec.PolicyError as error:
-            name = document["metadata"]["name"]
-            raise PlanError(f"NVIDIADriver {name} cannot be read, so no driver is upgraded: {error}") from error
-    return found
+            unreadable[str(meta["name"])] = str(error)
+        else:
+            found[driver.name] = nvidiadriver.upgrade_policy(driver.spec)
+    return found, unreadable
 
 
 async def _listed(client: Client, kind: Kind, namespace: str | None = None) -> list[dict[str, Any]]:

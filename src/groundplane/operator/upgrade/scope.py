@@ -12,7 +12,7 @@ import msgspec
 from ...api import names
 from ...api.clusterpolicy import ClusterPolicySpec, UpgradePolicy
 from ...api.release import Release
-from . import machine, slots, states
+from . import machine, slots
 from .model import (
     Counts,
     DaemonSetFacts,
@@ -46,6 +46,7 @@ class Scope(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     are upgraded; the key is empty for a machine of the whole cluster. ``enabled`` is the gauge
     ``gpu_operator_driver_auto_upgrade_enabled``, None leaves it as it is. The state label is to be removed from the
     nodes of the owners in ``cleared``; with ``clears_all`` from every node. ``off`` says why upgrades are off.
+    ``unreadable`` says of NVIDIADrivers why they cannot be read: their nodes stay as they are.
     """
 
     selector: tuple[str, str] = BY_APP
@@ -54,6 +55,7 @@ class Scope(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     cleared: frozenset[str] = frozenset()
     clears_all: bool = False
     off: str = ""
+    unreadable: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def requeue_s(self) -> int | None:
@@ -119,22 +121,27 @@ def of(
     release: Release,
     *,
     driver_toolkit: bool = False,
+    unreadable: Mapping[str, str] = {},
 ) -> Scope:
     """The scope, of ClusterPolicy if there is one and of the policies in force of the NVIDIADrivers there are (1.2).
 
-    ``driver_toolkit``: on OpenShift, drivers are built by its driver toolkit.
+    ``driver_toolkit``: on OpenShift, drivers are built by its driver toolkit. ``unreadable``: NVIDIADrivers that are
+    there beside ``drivers``, and why they cannot be read; they hold up no other.
     """
-    by_crd = cluster is None or bool(cluster.driver.useNvidiaDriverCRD)
-    if release is Release.V26_3:
-        if cluster is None:
-            return Scope(off="there is no ClusterPolicy")
-    elif by_crd:
-        return _per_driver(drivers, release)
-    assert cluster is not None  # for the type checker: without one the drivers' own policies hold
+    if asks_drivers(cluster, release):
+        return _per_driver(drivers, release, unreadable)
+    if cluster is None:
+        return Scope(off="there is no ClusterPolicy")
+    by_crd = bool(cluster.driver.useNvidiaDriverCRD)
     if off := _why_off(cluster, by_crd):
         return Scope(enabled=False, clears_all=True, off=off)
     selector = BY_COMPONENT if by_crd else BY_TOOLKIT if driver_toolkit else BY_APP
     return Scope(selector=selector, machines={"": policy(cluster.driver.upgradePolicy, release)}, enabled=True)
+
+
+def asks_drivers(cluster: ClusterPolicySpec | None, release: Release) -> bool:
+    """Whether NVIDIADrivers are upgraded by policies of their own, so that they must be known (1.2)."""
+    return release is not Release.V26_3 and (cluster is None or bool(cluster.driver.useNvidiaDriverCRD))
 
 
 def _why_off(cluster: ClusterPolicySpec, by_crd: bool) -> str:
@@ -147,9 +154,13 @@ def _why_off(cluster: ClusterPolicySpec, by_crd: bool) -> str:
     return ""
 
 
-def _per_driver(drivers: Mapping[str, UpgradePolicy], release: Release) -> Scope:
+def _per_driver(drivers: Mapping[str, UpgradePolicy], release: Release, unreadable: Mapping[str, str]) -> Scope:
     """1.3: every NVIDIADriver by its own policy; the nodes of those that do not want upgrades are cleared."""
     on = {name: policy(given, release) for name, given in sorted(drivers.items()) if given.autoUpgrade}
+    if unreadable:
+        cleared = frozenset(drivers) - frozenset(on)
+        enabled = True if on else None
+        return Scope(selector=BY_COMPONENT, machines=on, enabled=enabled, cleared=cleared, unreadable=unreadable)
     if not on:
         off = "no NVIDIADriver has upgradePolicy.autoUpgrade true" if drivers else "there is no NVIDIADriver"
         return Scope(selector=BY_COMPONENT, enabled=False, clears_all=True, off=off)
@@ -166,7 +177,7 @@ def decide(
     """One pass of all machines over all nodes that have a driver pod or a state label."""
     if scope.clears_all:
         return Outcome(decisions=machine.clear(nodes), passes={}, counts=None)
-    if not scope.machines:
+    if not scope.machines and not scope.unreadable:
         return Outcome(decisions=(), passes={}, counts=None)
     buckets = _buckets(scope, nodes)
     passes = {
@@ -182,20 +193,20 @@ def decide(
         )
         for owner, in_force in scope.machines.items()
     }
-    left = [
-        node for owner, some in buckets.items() if owner not in passes and owner not in scope.cleared for node in some
-    ]
+    looked_after = passes.keys() | scope.cleared | scope.unreadable.keys()
+    left = [node for owner, some in buckets.items() if owner not in looked_after for node in some]
     cleared = [node for owner in scope.cleared for node in buckets.get(owner, ())]
     decided = [
         *(each for one in passes.values() for each in one.decisions),
         *machine.clear(cleared),
         *machine.unowned(left),
+        *(each for owner in scope.unreadable for each in machine.unread(owner, buckets.get(owner, ()))),
     ]
     return Outcome(
         decisions=tuple(decided),
         passes=passes,
-        counts=slots.total(passes.values()),
-        problems=tuple(_problems(passes.values(), decided)),
+        counts=slots.total(passes.values()) if passes else None,
+        problems=(*_unreadable(scope), *_problems(passes.values(), decided)),
     )
 
 
@@ -207,6 +218,12 @@ def _buckets(scope: Scope, nodes: Sequence[NodeFacts]) -> Mapping[str, Sequence[
     for node in nodes:
         buckets.setdefault(node.labels.get(names.DRIVER_OWNER, ""), []).append(node)
     return buckets
+
+
+def _unreadable(scope: Scope) -> Iterable[Problem]:
+    for name, why in sorted(scope.unreadable.items()):
+        text = f"NVIDIADriver {name} cannot be read, so the drivers of its nodes are not upgraded: {why}"
+        yield Problem("NVIDIADriverUnreadable", text)
 
 
 def _problems(passes: Iterable[Pass], decisions: Iterable[Decision]) -> Iterable[Problem]:
@@ -229,10 +246,3 @@ def node_matters(before: Mapping[str, str] | None, after: Mapping[str, str] | No
     if before is None or after is None:
         return before is not after
     return any(before.get(key) != after.get(key) for key in _WATCHED[release])
-
-
-def unfinished(labels: Mapping[str, str]) -> bool:
-    """An NVIDIADriver's node that keeps ClusterPolicy from being ready (3.14)."""
-    if names.DRIVER_OWNER not in labels or labels.get(names.UPGRADE_SKIP) == "true":
-        return False
-    return labels.get(names.UPGRADE_STATE, "") not in states.AT_REST

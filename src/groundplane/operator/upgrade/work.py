@@ -21,7 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class Works:
-    """What is under way, by node. ``ended(node)`` is called when something has come to its end."""
+    """What is under way, by node. ``ended(node)`` is called when something has come to its end.
+
+    ``heard`` is told of each that went well and of each that the API server refused.
+    """
 
     def __init__(
         self,
@@ -30,10 +33,12 @@ class Works:
         *,
         sleep: Callable[[float], Awaitable[None]],
         ended: Callable[[str], None],
+        heard: Callable[[ClusterError | None], object] = lambda _: None,
     ) -> None:
         self._client = client
         self._sleep = sleep
         self._ended = ended
+        self._heard = heard
         self._claims = gpupods.ClaimReader(client) if release is not Release.V26_3 else None
         self._held: dict[str, Sequence[Pod]] = {}
         """GPU pods as a pass has just listed them, for the eviction that it may begin."""
@@ -127,8 +132,12 @@ class Works:
         failure = ""
         try:
             await work()
-        except (EvictionError, ClusterError) as error:
+            self._heard(None)
+        except EvictionError as error:
             failure = str(error)
+        except ClusterError as error:
+            failure = str(error)
+            self._heard(error)
         except Exception as error:  # whatever it is, the node must not wait for it for ever
             log.exception("node %s: %s failed", node, state)
             failure = repr(error)
