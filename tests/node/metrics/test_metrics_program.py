@@ -6,7 +6,9 @@ import contextlib
 import gzip
 import json
 import re
+import shutil
 import ssl
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGQUIT, SIGTERM, Signals
@@ -706,9 +708,6 @@ def _trusting(certificate: str) -> ssl.SSLContext:
 
 
 def _certificate(folder: Path) -> tuple[str, str]:
-    import shutil
-    import subprocess
-
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl, with which a certificate is made")
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=127.0.0.1"
@@ -731,6 +730,16 @@ def _certificate(folder: Path) -> tuple[str, str]:
         ("basic_auth_users: {a: $2b$x}", "basic_auth_users"),
         ("tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequireAnyClientCert}", "nobody verifies"),
         ("tls_server_config: {cert_file: a, key_file: b, client_ca_file: c}", "belong together"),
+        (
+            "tls_server_config: {cert_file: a, key_file: b, min_version: TLS13, max_version: TLS12}",
+            "nobody could connect",
+        ),
+        ("basic_auth_users: {a: 2026-99-99}", "expected a bcrypt hash"),
+        (f"basic_auth_users: {'[' * 900}{']' * 900}", "Expected `object.*`, got `array`|nested too deeply"),
+        (f"basic_auth_users: {'[' * 9000}{']' * 9000}", "nest"),
+        ("http_server_config: {headers: {a b: c}}", "'a b': 'c' can be no header"),
+        (r'http_server_config: {headers: {a: "b\r\nSet-Cookie: c"}}', "can be no header"),
+        ("[1]", "Expected `object`, got `array`"),
     ],
 )
 async def test_4_web_configs_that_cannot_be_used(world: Make, content: str, problem: str) -> None:
@@ -738,6 +747,27 @@ async def test_4_web_configs_that_cannot_be_used(world: Make, content: str, prob
     process.write("/web.yaml", content)
     assert await main.run(process) == 1
     assert re.search(problem, process.stderr)
+
+
+async def test_4_a_web_config_of_empty_parts_changes_nothing(world: Make) -> None:
+    here = world(["H100"])
+    process = here.prepare("--web-config-file", "/web.yaml")
+    process.write("/web.yaml", "tls_server_config:\nhttp_server_config:\nbasic_auth_users:\n")
+    await here.start(counters=TEMP)
+    assert "DCGM_FI_DEV_GPU_TEMP" in await here.scrape()
+
+
+async def test_4_nobody_is_asked_for_the_password_of_a_key(world: Make, tmp_path: Path) -> None:
+    _certificate(tmp_path)
+    command = f"openssl ec -in {tmp_path / 'key'} -aes256 -passout pass:abc -out {tmp_path / 'locked'}"
+    subprocess.run(command.split(), check=True, capture_output=True)
+    process = world(["H100"]).prepare("--web-config-file", "/web/config.yaml")
+    process.write("/web/config.yaml", "tls_server_config: {cert_file: crt, key_file: key}")
+    process.write("/web/crt", (tmp_path / "crt").read_text())
+    process.write("/web/key", (tmp_path / "locked").read_text())
+    async with asyncio.timeout(20):
+        assert await main.run(process) == 1
+    assert "certificates cannot be used: the key key is encrypted; there is nobody to ask" in process.stderr
 
 
 async def test_4_debugging(world: Make) -> None:

@@ -100,7 +100,9 @@ def test_4_device_strings(text: str, expected: Selection) -> None:
     assert settings.parse_selection(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "x", "gi", "f:0", "g:", "g:a", "g:3-1", "g:0:1", "g,i", "g:-1", "G"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "gi", "f:0", "g:", "g:a", "g:3-1", "g:0:1", "g,i", "g:-1", "G", "g:0-99999999999"]
+)
 def test_4_wrong_device_strings(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match=r"expected|no numbers"):
         settings.parse_selection(text)
@@ -115,6 +117,12 @@ def test_4_wrong_device_strings(tmp_path: Path, text: str) -> None:
 def test_4_addresses(tmp_path: Path, address: str, host: str | None, port: int) -> None:
     found = load(tmp_path, "-a", address)
     assert (found.host, found.port) == (host, port)
+
+
+@pytest.mark.parametrize("address", ["", "9400", ":", ":65536", f":{'9' * 5000}", "::1:80", "[::1]", ":9400x", ":-1"])
+def test_4_wrong_addresses(tmp_path: Path, address: str) -> None:
+    with pytest.raises(OptionError, match=r"is no address to serve at; expected \[host\]:port"):
+        load(tmp_path, f"--address={address}")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from ..process import Process
 from .text import CONTENT_TYPE
-from .webconfig import Gate, WebConfig
+from .webconfig import Gate, WebConfig, load_certificate
 
 LIMIT_S: Final = 10.0
 """How long an answer may take."""
@@ -68,7 +68,7 @@ class Server:
     def configure(self, config: WebConfig) -> None:
         """Let in whom a web config names, and show its certificate, from now on. Whether TLS is spoken stays."""
         if self._tls is not None and config.certificate is not None:
-            self._tls.load_cert_chain(*config.certificate)
+            load_certificate(self._tls, *config.certificate)
         self.gate = Gate(config.users)
         self.headers = dict(config.headers)
 

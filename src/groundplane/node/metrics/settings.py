@@ -300,7 +300,7 @@ def _label(values: Values) -> str:
 
 def _address(values: Values) -> tuple[str | None, int]:
     address = str(values["address"])
-    found = re.fullmatch(r"(?:\[([^\]]*)\]|([^:]*)):([0-9]+)", address)
+    found = re.fullmatch(r"(?:\[([^\]]*)\]|([^:]*)):([0-9]{1,9})", address)
     if not found or int(found[3]) > 65535:
         raise values.mistake("address", f"{address!r} is no address to serve at; expected [host]:port, such as :9400")
     return found[1] or found[2] or None, int(found[3])
@@ -357,9 +357,9 @@ def parse_selection(text: str) -> Selection:
         raise ValueError(f"{text!r}: f takes no numbers; use g for GPUs or i for GPU instances")
     found: set[int] = set()
     for part in numbers.split(","):
-        span = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part.strip())
+        span = re.fullmatch(r"([0-9]{1,4})(?:-([0-9]{1,4}))?", part.strip())
         if not span or int(span[2] or span[1]) < int(span[1]):
-            raise ValueError(f"{text!r}: {part!r} is no number and no range; expected such as g:0,2-4")
+            raise ValueError(f"{text!r}: {part!r} is no number and no range of devices; expected such as g:0,2-4")
         found.update(range(int(span[1]), int(span[2] or span[1]) + 1))
     return Selection(kind, tuple(sorted(found)))
 

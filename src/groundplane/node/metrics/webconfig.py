@@ -11,6 +11,7 @@ import binascii
 import ctypes
 import hashlib
 import hmac
+import re
 import ssl
 import threading
 from collections.abc import Callable, Mapping
@@ -18,7 +19,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal
 
 import msgspec
-import yaml
+
+from .. import goyaml
 
 
 class WebConfigError(ValueError):
@@ -53,13 +55,13 @@ class _Tls(_Part, frozen=True):
 class _Http(_Part, frozen=True):
     http2: bool = True
     """Accepted for the file's sake; HTTP/1.1 is served."""
-    headers: dict[str, str] = {}
+    headers: dict[str, str] | None = None
 
 
 class _Document(_Part, frozen=True):
     tls_server_config: _Tls | None = None
-    http_server_config: _Http = _Http()
-    basic_auth_users: dict[str, str] = {}
+    http_server_config: _Http | None = None
+    basic_auth_users: dict[str, str] | None = None
 
 
 class WebConfig(msgspec.Struct, frozen=True):
@@ -75,18 +77,22 @@ class WebConfig(msgspec.Struct, frozen=True):
 def load(path: Callable[[str], Path], name: str) -> WebConfig:
     """Read a web config file; ``path`` maps a path of the container. Raises :class:`WebConfigError`."""
     try:
-        document = yaml.safe_load(path(name).read_text(encoding="utf-8"))
-        found = msgspec.convert(document or {}, _Document)
+        document = goyaml.loads(path(name).read_text(encoding="utf-8"))
+        found = msgspec.convert({} if document is None else document, _Document)
     except (OSError, UnicodeDecodeError) as error:
         raise WebConfigError(f"the web config file {name} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
+    except goyaml.DocumentError as error:
         raise WebConfigError(f"{name} is no YAML: {error}") from error
     except msgspec.ValidationError as error:
         raise WebConfigError(
             f"{name}: {error}; expected tls_server_config, http_server_config, basic_auth_users"
         ) from error
-    for user, hashed in found.basic_auth_users.items():
+    users = found.basic_auth_users or {}
+    for user, hashed in users.items():
         _check_hash(name, user, hashed)
+    headers = (found.http_server_config or _Http()).headers or {}
+    for header, value in headers.items():
+        _check_header(name, header, value)
     tls = found.tls_server_config
     folder = PurePosixPath(name).parent
 
@@ -96,8 +102,8 @@ def load(path: Callable[[str], Path], name: str) -> WebConfig:
     return WebConfig(
         tls=None if tls is None else _context(tls, beside, name),
         certificate=None if tls is None else (beside(tls.cert_file), beside(tls.key_file)),
-        users=found.basic_auth_users,
-        headers=found.http_server_config.headers,
+        users=users,
+        headers=headers,
     )
 
 
@@ -109,13 +115,18 @@ def _context(wanted: _Tls, beside: Callable[[str], Path], name: str) -> ssl.SSLC
             f"{where}: client_auth_type {wanted.client_auth_type} asks for certificates that nobody verifies, which is "
             "not offered; use VerifyClientCertIfGiven or RequireAndVerifyClientCert"
         )
+    if _VERSIONS[wanted.min_version] > _VERSIONS[wanted.max_version]:
+        raise WebConfigError(
+            f"{where}: min_version {wanted.min_version} is above max_version {wanted.max_version}, so that nobody "
+            "could connect"
+        )
     verifies = wanted.client_auth_type in ("VerifyClientCertIfGiven", "RequireAndVerifyClientCert")
     if verifies != bool(wanted.client_ca_file):
         raise WebConfigError(f"{where}: client_ca_file and a client_auth_type that verifies belong together")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.minimum_version, context.maximum_version = _VERSIONS[wanted.min_version], _VERSIONS[wanted.max_version]
-        context.load_cert_chain(beside(wanted.cert_file), beside(wanted.key_file))
+        load_certificate(context, beside(wanted.cert_file), beside(wanted.key_file))
         if verifies:
             context.load_verify_locations(beside(wanted.client_ca_file))
             required = wanted.client_auth_type == "RequireAndVerifyClientCert"
@@ -123,6 +134,26 @@ def _context(wanted: _Tls, beside: Callable[[str], Path], name: str) -> ssl.SSLC
     except (OSError, ValueError) as error:
         raise WebConfigError(f"{where}: certificates cannot be used: {error}") from error
     return context
+
+
+def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    """Let a context show a certificate. OSError or ValueError; a key with a password is one, and nobody is asked."""
+
+    def no_password() -> str:
+        raise ValueError(
+            f"the key {key.name} is encrypted; there is nobody to ask for its password, so store it decrypted"
+        )
+
+    context.load_cert_chain(certificate, key, no_password)
+
+
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")
+
+
+def _check_header(name: str, header: str, value: str) -> None:
+    if not _HEADER.fullmatch(header) or not _HEADER_VALUE.fullmatch(value):
+        raise WebConfigError(f"{name}, http_server_config.headers: {header!r}: {value!r} can be no header of an answer")
 
 
 # --- passwords --------------------------------------------------------------------------------------------------------
