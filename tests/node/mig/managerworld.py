@@ -36,6 +36,10 @@ mig-configs:
   - {devices: all, mig-enabled: true, mig-devices: {3g.40gb: 2}}
   too-much:
   - {devices: all, mig-enabled: true, mig-devices: {1g.10gb: 9}}
+  h100-only:
+  - {device-filter: "0x233010DE", devices: all, mig-enabled: true, mig-devices: {1g.10gb: 7}}
+  third-only:
+  - {devices: [2], mig-enabled: true, mig-devices: {1g.10gb: 4}}
   first-only:
   - {devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 4}}
 """

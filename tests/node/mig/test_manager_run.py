@@ -125,11 +125,39 @@ async def test_3_4_what_is_applied_already_succeeds_at_once_and_labels_are_resto
 
 
 @pytest.mark.parametrize(
+    ("gpus", "value", "first", "left"),
+    [
+        ((H100, H100), "first-only", {"1g.10gb": 4}, "GPU 1 "),
+        ((H100, A100), "h100-only", {"1g.10gb": 7}, "GPU 1 "),
+        ((H100, T4), "h100-only", {"1g.10gb": 7}, "GPU 1 "),
+    ],
+)
+async def test_1_11_2_gpus_that_the_layout_is_not_about_are_told_and_left_alone(
+    make: Make, gpus: tuple[str, ...], value: str, first: dict[str, int], left: str
+) -> None:
+    world = await make(*gpus)
+    world.ask(value)
+    world.start()
+    await world.comes_to("success")
+    assert world.configs() == [first, {}]
+    told = [line for line in world.process.stderr.splitlines() if "matched by no entry" in line]
+    assert len(told) == 1
+    assert left in told[0]
+    await world.stop()
+    patches = world.faults.count("patch", "nodes", user_agent="mig")
+    world.start()  # it is as wanted: nothing is paused again
+    await world.comes_to("success")
+    await until(lambda: world.faults.count("patch", "nodes", user_agent="mig") > patches, "labels restored")
+    assert world.configs() == [first, {}]
+    assert not [line for line in world.process.stderr.splitlines() if "pausing" in line]
+
+
+@pytest.mark.parametrize(
     ("value", "words"),
     [
         ("nope", "validating the layout: selected mig-config not present: 'nope'"),
         ("too-much", "validating the layout: GPU 0"),
-        ("first-only", "validating the layout: assertion failure: selected configuration not currently applied (GPU 1"),
+        ("third-only", "validating the layout: assertion failure: selected configuration not currently applied (GPU 0"),
     ],
 )
 async def test_3_4_what_can_never_be_fails_and_touches_nothing(make: Make, value: str, words: str) -> None:

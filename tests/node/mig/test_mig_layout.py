@@ -188,6 +188,7 @@ def test_1_2_bad_entries(text: str, words: str) -> None:
         ("04054010336", 0x20B010DE, 0, True),
         ("0o4054010336", 0x20B010DE, 0, True),
         ("0x20B0_10DE", 0x20B010DE, 0, True),
+        ("0x000000000000000000000000000000000000020B010DE", 0x20B010DE, 0, True),
         ("0x20B110DE", 0x20B010DE, 0, False),
         ("0x25B610DE:0x14A910DE", 0x25B610DE, 0x14A910DE, True),
         ("0x25B610DE:0x14A910DE", 0x25B610DE, 0x14AA10DE, False),
@@ -203,7 +204,21 @@ def test_1_3_filters(text: str, pci_id: int, subsystem_id: int, matches: bool) -
 
 @pytest.mark.parametrize(
     "text",
-    ["A100", "20B010DE", "0x", "0x20B010DE:", ":0x14A910DE", "0x1:0x2:0x3", "0x120B010DE", "-1", " 0x20B010DE", "0x2G"],
+    [
+        *(
+            "A100",
+            "20B010DE",
+            "0x",
+            "0x20B010DE:",
+            ":0x14A910DE",
+            "0x1:0x2:0x3",
+            "0x120B010DE",
+            "-1",
+            " 0x20B010DE",
+            "0x2G",
+        ),
+        *("9" * 5000, "0x" + "F" * 5000, "0x20B010DE:" + "9" * 5000),
+    ],
 )
 def test_1_3_malformed_filters_match_nothing_and_are_told(text: str) -> None:
     only = Entry(where="mig-configs.a[0]", devices=None, filters=(text,), enabled=False)

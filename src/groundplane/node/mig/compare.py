@@ -29,6 +29,12 @@ def config(layout: Layout, states: Sequence[GpuState]) -> tuple[str, ...]:
     return tuple(text for state in states for text in _config(wanted.get(state.gpu.index), state))
 
 
+def concerned(layout: Layout, states: Sequence[GpuState]) -> tuple[str, ...]:
+    """What differs in instances on the GPUs that the layout is about, of which there must be one at least."""
+    about = covered(layout, states)
+    return config(layout, about) if about else uncovered(layout, states)
+
+
 def covered(layout: Layout, states: Sequence[GpuState]) -> tuple[GpuState, ...]:
     """The GPUs that the layout is about."""
     wanted = targets(layout, [state.gpu for state in states])

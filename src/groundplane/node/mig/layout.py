@@ -47,7 +47,8 @@ def _base_zero(text: str) -> int | None:
     """A number whose base its prefix tells, of 32 bits at most."""
     for pattern, base in _BASES:
         if found := pattern.fullmatch(text):
-            value = int(found[1].replace("_", ""), base)
+            digits = found[1].replace("_", "").lstrip("0") or "0"
+            value = int(digits, base) if len(digits) <= _LARGEST.bit_length() else _LARGEST + 1
             return value if value <= _LARGEST else None
     return None
 

@@ -1,7 +1,9 @@
 """The node's GPUs: whether they are as a layout wants them, and making them so.
 
 What mig-parted does, in this very process. The driver's library is given back after each question, since nobody may
-hold it while GPUs are reset.
+hold it while GPUs are reset. A GPU that no entry of a layout matches is told and left alone, so that layouts for one
+kind of GPU, such as those made for this very node, can be had beside GPUs of another kind; mig-parted's ``assert`` asks
+for all (contracts/mig-exporter-validator.md 1.11, 2).
 """
 
 import contextlib
@@ -24,6 +26,7 @@ class Gpus:
         self._process = process
         self._driver_root = driver_root
         self._file = file
+        self._told: set[str] = set()
 
     def layout(self, name: str) -> Layout:
         """A layout of the file."""
@@ -34,12 +37,12 @@ class Gpus:
         return layout.select(layout.parse(text, self._file), name)
 
     def check(self, wanted: Layout) -> None:
-        """Whether the GPUs can ever be so, and all are told what to be. Touches nothing."""
+        """Whether the GPUs can ever be so, and the layout is about any of them. Touches nothing."""
+        self._told.clear()
         with self._world() as world:
             states = state.read(world.control)
             for text in layout.warnings(wanted, [found.gpu for found in states]):
                 world.warn(text)
-            compare.require(compare.uncovered(wanted, states))
             LayoutChange(world, wanted).check(mode_only=False)
 
     def require(self, wanted: Layout, *, mode_only: bool = False) -> None:
@@ -47,7 +50,7 @@ class Gpus:
         with self._world() as world:
             states = state.read(world.control)
             differences = compare.mode(wanted, states)
-            compare.require(differences if mode_only else differences or compare.config(wanted, states))
+            compare.require(differences if mode_only else differences or compare.concerned(wanted, states))
 
     async def apply(self, wanted: Layout, *, mode_only: bool = False) -> None:
         """Make the GPUs so."""
@@ -61,4 +64,10 @@ class Gpus:
         if not module_loaded(process):
             raise MigError("the NVIDIA driver is not loaded (/proc/modules has no module nvidia); load it first")
         with process.devices(root) as source:
-            yield World(source.mig(), nvidia_smi(process, root), process.log.info, process.log.warning)
+            yield World(source.mig(), nvidia_smi(process, root), process.log.info, self._warn)
+
+    def _warn(self, text: str) -> None:
+        """Tell something once a run, though it is found at each of its steps."""
+        if text not in self._told:
+            self._told.add(text)
+            self._process.log.warning(text)
