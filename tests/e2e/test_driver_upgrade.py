@@ -11,8 +11,10 @@ from e2e.world import POLICY, World, policy_document
 from groundplane.api import names
 from groundplane.api.release import Release
 from groundplane.lab import resources
+from groundplane.lab.api import Api
+from groundplane.lab.clock import LabClock
 from groundplane.lab.cluster import OPERATOR_NAMESPACE, OPERATOR_USER_AGENT
-from groundplane.lab.scenarios import objects
+from groundplane.lab.scenarios import driver_upgrade, objects
 from groundplane.lab.scenarios.upgradewatch import Limits, UpgradeWatch
 from groundplane.operator.upgrade.states import State
 
@@ -46,7 +48,8 @@ class Fleet:
     def __init__(self, world: World) -> None:
         self.world = world
         self.api = world.lab.api
-        self.watch = UpgradeWatch(self.api, Limits(parallel=0, unavailable=len(NODES)))
+        self.watch = UpgradeWatch(Limits(parallel=0, unavailable=len(NODES)))
+        self.watch.follow(self.api)
 
     # --- doing --------------------------------------------------------------------------------------------------------
 
@@ -169,6 +172,68 @@ async def start(world: World, **upgrade: Any) -> Fleet:
     fleet = Fleet(world)
     assert fleet.watch.states() == DONE
     return fleet
+
+
+# --- the scenario -----------------------------------------------------------------------------------------------------
+
+
+async def test_the_scenario_ends_as_it_must() -> None:
+    cast = driver_upgrade.Cast.of(12)
+    async with driver_upgrade.lab(cast, 240.0) as lab:
+        outcome = await driver_upgrade.run(lab, cast, lambda _: None)
+    assert outcome.problems == ()
+    told = [each.text for each in outcome.happened]
+
+    def says(*texts: str) -> str:
+        found = [each for each in told if all(text in each for text in texts)]
+        assert found, (texts, told)
+        return found[-1]
+
+    assert set(outcome.states.values()) == {S.DONE}
+    assert outcome.cordoned == (cast.cordoned,)
+    assert outcome.maxima.in_progress <= cast.first_limits.parallel
+    assert outcome.maxima.unavailable <= cast.later_limits.unavailable
+    assert len({cast.fails, cast.held, cast.held_long, cast.endless, cast.skipped, cast.cordoned}) == 6
+    paths = outcome.paths
+    assert paths[cast.held][-9:] == FULL
+    assert paths[cast.cordoned][-8:] == [*FULL[:-2], S.DONE]
+    assert paths[cast.fails][-4:] == [S.POD_RESTART_REQUIRED, S.FAILED, S.UNCORDON_REQUIRED, S.DONE]
+    failed = paths[cast.held_long].index(S.FAILED)
+    assert paths[cast.held_long][failed - 2 : failed] == [S.POD_DELETION_REQUIRED, S.DRAIN_REQUIRED]
+    assert paths[cast.held_long][failed + 1 :] == FULL[1:]
+    assert S.DRAIN_REQUIRED not in paths[cast.endless]
+    says(cast.held, "PodDisruptionBudget held holds")
+    says("Could not resolve Linux kernel version")
+    says("the operator is killed while")
+    says("it is started again", "no node moved")
+    for node in cast.reboots:
+        says(node, driver_upgrade.NEW_KERNEL)
+    says(cast.skipped, S.UPGRADE_REQUIRED, "it is skipped")
+    says(cast.cordoned, "no upgrade will undo that")
+    says("the ClusterPolicy is ready")
+
+
+def test_a_story_needs_nodes_enough_for_its_parts() -> None:
+    with pytest.raises(ValueError, match="needs 12 nodes or more, not 11"):
+        driver_upgrade.Cast.of(11)
+    assert len(driver_upgrade.Cast.of(100).all) == 100
+
+
+def test_the_watch_tells_when_a_limit_is_not_kept() -> None:
+    api = Api(clock=LabClock(1.0))
+    for name in NODES:
+        document = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {}}
+        api.create(resources.NODES, document)
+    watch = UpgradeWatch(Limits(parallel=1, unavailable=1))
+    watch.follow(api)
+    for name in NODES[:2]:
+        change = {"metadata": {"labels": {names.UPGRADE_STATE: S.DRAIN_REQUIRED}}, "spec": {"unschedulable": True}}
+        api.patch(resources.NODES, name, change, type="merge")
+    assert watch.broken == [
+        "gpu-b is in progress as number 2 of at most 1",
+        "gpu-b is unavailable as number 2 of at most 1",
+    ]
+    assert (watch.maxima.in_progress, watch.maxima.unavailable) == (2, 2)
 
 
 # --- the way of a node ------------------------------------------------------------------------------------------------

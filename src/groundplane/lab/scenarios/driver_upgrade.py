@@ -186,12 +186,13 @@ async def run(lab: Lab, cast: Cast, report: Callable[[Report], None], *, timeout
     A step that does not come to its end in ``timeout_s`` real seconds ends the story, and the outcome names it. Raises
     :class:`~..cluster.LabError` when a part of the lab itself fails.
     """
-    watch = UpgradeWatch(lab.api, cast.first_limits)
+    watch = UpgradeWatch(cast.first_limits)
+    leave = watch.follow(lab.api)
     story = Story(lab, watch, report, timeout_s)
     try:
         return await _Upgrade(story, cast).tell()
     finally:
-        watch.close()
+        leave()
 
 
 class _Upgrade:

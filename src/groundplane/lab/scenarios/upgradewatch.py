@@ -5,7 +5,7 @@ cordons and conditions; nothing is asked of the operator.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -34,9 +34,9 @@ class Maxima(msgspec.Struct):
 
 
 class UpgradeWatch:
-    """Looks at every change of every node until it is closed."""
+    """Looks at every change of every node that it is told of: by :meth:`look` and :meth:`gone`, or by a lab's API."""
 
-    def __init__(self, api: Api, limits: Limits) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.maxima = Maxima()
         self.broken: list[str] = []
@@ -45,13 +45,12 @@ class UpgradeWatch:
         """The states that each node went through, the first one seen first; no state is an empty text."""
         self._busy: set[str] = set()
         self._down: set[str] = set()
-        for node in api.list(resources.NODES)["items"]:
-            self._look(node)
-        self._release = api.on_change(resources.NODES, self._changed)
 
-    def close(self) -> None:
-        """Look no more."""
-        self._release()
+    def follow(self, api: Api) -> Callable[[], None]:
+        """Look at a lab's nodes and at every change of them; returns how to look no more."""
+        for node in api.list(resources.NODES)["items"]:
+            self.look(node)
+        return api.on_change(resources.NODES, self._changed)
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
@@ -76,13 +75,17 @@ class UpgradeWatch:
 
     def _changed(self, kind: str, new: Document, _old: Document | None) -> None:
         if kind == "DELETED":
-            name = new["metadata"]["name"]
-            self._busy.discard(name)
-            self._down.discard(name)
+            self.gone(new["metadata"]["name"])
         else:
-            self._look(new)
+            self.look(new)
 
-    def _look(self, node: Document) -> None:
+    def gone(self, name: str) -> None:
+        """A node is no more; the way that it went is kept."""
+        self._busy.discard(name)
+        self._down.discard(name)
+
+    def look(self, node: Document) -> None:
+        """Take note of how a node is."""
         meta = node["metadata"]
         name, label = meta["name"], (meta.get("labels") or {}).get(names.UPGRADE_STATE, "")
         path = self.paths.setdefault(name, [label])
@@ -99,9 +102,9 @@ class UpgradeWatch:
         busy, down, most = len(self._busy), len(self._down), self.maxima
         most.in_progress, most.unavailable = max(most.in_progress, busy), max(most.unavailable, down)
         if grew[0] and self.limits.parallel and busy > self.limits.parallel:
-            self.broken.append(f"{name} is the {busy}th node in progress; {self.limits.parallel} are allowed")
+            self.broken.append(f"{name} is in progress as number {busy} of at most {self.limits.parallel}")
         if grew[1] and down > self.limits.unavailable:
-            self.broken.append(f"{name} is the {down}th node unavailable; {self.limits.unavailable} are allowed")
+            self.broken.append(f"{name} is unavailable as number {down} of at most {self.limits.unavailable}")
 
 
 def _ready(node: Document) -> bool:
