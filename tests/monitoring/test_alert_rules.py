@@ -7,7 +7,7 @@ import pytest
 from monitoring import prometheus
 from operands.rendering import objects as operand_objects
 
-from groundplane.node.metrics.xids import XIDS, Action
+from groundplane.api.xids import XIDS, Action
 from groundplane.operands import node_status_exporter, operator_metrics
 
 RULES = prometheus.rules()

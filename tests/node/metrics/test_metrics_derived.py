@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from groundplane.api import xids
+from groundplane.api.xids import Action
 from groundplane.node.devices.telemetry import Reading
-from groundplane.node.metrics import derived, kernellog, xids
+from groundplane.node.metrics import derived, kernellog
 from groundplane.node.metrics.derived import FAIL, OK, PASS, WARN, Evidence, Verdict
 from groundplane.node.metrics.history import History, Seen
 from groundplane.node.metrics.kernellog import Found, KernelLog
-from groundplane.node.metrics.xids import Action
 
 REASONS = {
     0x1: "gpu_idle",

@@ -10,9 +10,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from ...api import xids
 from ..devices.model import Gpu
 from ..devices.telemetry import Reading
-from . import fields, text, xids
+from . import fields, text
 from .counters import Counters
 from .fields import Shown
 from .history import History

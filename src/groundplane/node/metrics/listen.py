@@ -1,6 +1,6 @@
 """Listening for Xid errors: the driver's events and the kernel's log, for as long as the exporter runs.
 
-What is heard goes into the ``history``; what the errors mean is ``xids``'s part.
+What is heard goes into the ``history``; what the errors mean is ``api.xids``' part.
 """
 
 from typing import Final

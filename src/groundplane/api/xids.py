@@ -1,7 +1,7 @@
 """The catalogue of Xid errors: a short text and what to do, for each number (contracts/mig-exporter-validator.md 8).
 
-Data. The texts are our own; the actions are NVIDIA's catalogue's. Counting errors is left to ``history``, finding them
-in the kernel's log to ``kernellog``.
+Data, for the exporter and for the doctor. The texts are our own; the actions are NVIDIA's catalogue's. Counting errors
+and finding them in the kernel's log are left to the rooms that do.
 """
 
 import enum
