@@ -7,7 +7,38 @@ from e2e.world import POLICY, World
 from groundplane.api import names
 from groundplane.api.release import Release
 from groundplane.lab import resources
-from groundplane.lab.cluster import OPERATOR_NAMESPACE
+from groundplane.lab.cluster import OPERATOR_NAMESPACE, Lab, data
+from groundplane.lab.nodes import GpuSpec, NodeSpec
+
+PATIENCE_S = 90.0
+
+
+def image(version: str) -> str:
+    return f"nvcr.io/nvidia/driver:{version}-ubuntu24.04"
+
+
+REST = image("580.126.20")
+"""What a driver is of which no version is given."""
+
+
+def driver_pods(lab: Lab) -> list[Document]:
+    pods = lab.api.list(resources.PODS, OPERATOR_NAMESPACE)["items"]
+    of_drivers = (names.COMPONENT_LABEL, names.DRIVER_COMPONENT)
+    return [each for each in pods if of_drivers in each["metadata"].get("labels", {}).items()]
+
+
+def images(lab: Lab) -> dict[str, str]:
+    """The driver image by node, of pods whose every container is ready."""
+    return {
+        each["spec"]["nodeName"]: each["spec"]["containers"][0]["image"]
+        for each in driver_pods(lab)
+        if all(status["ready"] for status in each.get("status", {}).get("containerStatuses", [{"ready": False}]))
+    }
+
+
+def probe_owners(lab: Lab) -> list[str]:
+    probe = lab.api.get(resources.CONFIG_MAPS, "nvidia-driver-startup-probe", OPERATOR_NAMESPACE)
+    return [each["name"] for each in probe["metadata"]["ownerReferences"]]
 
 
 async def test_the_default_driver_gets_every_node() -> None:
@@ -27,17 +58,21 @@ async def test_the_default_driver_gets_every_node() -> None:
 async def test_labels_of_the_users_choice_select_nodes_also_when_they_come_late() -> None:
     async with World() as world:
         cluster = await start(world, TEAMS)
-        await cluster.create(driver("rest", default=True), driver("red", nodeSelector={TEAM: "red"}))
+        red = driver("red", nodeSelector={TEAM: "red"}, version="595.91.07")
+        await cluster.create(driver("rest", default=True), red)
         assert cluster.owners() == {"gpu-a": "red", "gpu-b": "rest", "gpu-c": "rest"}
         world.wish("gpu-c", {TEAM: "red"})
         await world.at_rest()
         assert cluster.owners() == {"gpu-a": "red", "gpu-b": "rest", "gpu-c": "red"}
         assert cluster.drivers_on() == {"gpu-a": ["red"], "gpu-b": ["rest"], "gpu-c": ["red"]}
+        assert images(world.lab) == {"gpu-a": image("595.91.07"), "gpu-b": REST, "gpu-c": image("595.91.07")}
+        assert probe_owners(world.lab) == ["red", "rest"]
+        assert cluster.status("red")[0] == cluster.status("rest")[0] == "ready"
         await cluster.delete("red")
         assert cluster.owners() == dict.fromkeys(NODES, "rest")
         assert set(cluster.daemon_sets()) == {"rest"}
-        probe = world.lab.api.get(resources.CONFIG_MAPS, "nvidia-driver-startup-probe", OPERATOR_NAMESPACE)
-        assert [owner["name"] for owner in probe["metadata"]["ownerReferences"]] == ["rest"]
+        assert images(world.lab) == dict.fromkeys(NODES, REST)
+        assert probe_owners(world.lab) == ["rest"]
 
 
 async def test_a_conflict_changes_no_node_and_names_both() -> None:
@@ -58,6 +93,20 @@ async def test_a_conflict_changes_no_node_and_names_both() -> None:
         assert cluster.status("red")[:2] == ("notReady", "ReconcileFailed")
         assert "[first second]" in cluster.status("red")[2]
         assert (cluster.owners(), cluster.drivers_on()) == before
+
+
+async def test_drivers_that_contradict_each_other_from_the_start_wait_for_a_correction() -> None:
+    async with World() as world:
+        cluster = await start(world, TEAMS)
+        await cluster.create(driver("a", nodeSelector={TEAM: "red"}), driver("b", nodeSelector={TEAM: "red"}))
+        for name in ("a", "b"):
+            assert cluster.status(name)[1] == "ConflictingNodeSelector"
+            assert "select node gpu-a: [a b]" in cluster.status(name)[2]
+        assert cluster.owners() == cluster.drivers_on() == cluster.daemon_sets() == {}
+        await cluster.edit("b", nodeSelector={TEAM: "nobody"})
+        assert cluster.owners() == {"gpu-a": "a"}
+        assert cluster.drivers_on() == {"gpu-a": ["a"]}
+        assert cluster.status("a")[0] == cluster.status("b")[0] == "ready", "also the one without nodes"
 
 
 @pytest.mark.parametrize(
@@ -132,6 +181,40 @@ async def test_handing_over_survives_a_restart_in_the_middle() -> None:
         await world.at_rest()
         assert cluster.drivers_on() == {node: ["main"] for node in NODES}
         assert states(world) == dict.fromkeys(NODES, "upgrade-done")
+
+
+async def test_2_5_with_the_shipped_driver_manager_and_only_its_rights_drivers_are_handed_over_node_by_node() -> None:
+    machines = [NodeSpec(f"gpu-{number}", (GpuSpec("A30"),)) for number in range(2)]
+    async with Lab(machines, rbac=True) as lab:
+        policies = lab.api.resource("clusterpolicies", group=names.GROUP)
+        nvidiadrivers = lab.api.resource("nvidiadrivers", group=names.GROUP)
+
+        def status() -> Document:
+            return (lab.api.find(nvidiadrivers, "all") or {}).get("status", {})
+
+        await lab.apply([data("guide-baseline.yaml"), driver("all", default=True)])
+        by_policy = dict.fromkeys(("gpu-0", "gpu-1"), image("595.91.07"))
+        await lab.wait_until(lambda: images(lab) == by_policy, timeout_s=PATIENCE_S, what="the policy's driver")
+        await lab.wait_ready(timeout_s=PATIENCE_S)
+        await lab.wait_until(
+            lambda: status().get("state") == "disabled", timeout_s=PATIENCE_S, what="the driver to be off"
+        )
+        fewest = 2
+
+        def taken_over() -> bool:
+            nonlocal fewest
+            found = images(lab)
+            fewest = min(fewest, len(found))
+            return found == dict.fromkeys(("gpu-0", "gpu-1"), REST)
+
+        switched = {"spec": {"driver": {"useNvidiaDriverCRD": True}}}
+        lab.api.patch(policies, "cluster-policy", switched, type="merge")
+        await lab.wait_until(taken_over, timeout_s=PATIENCE_S, what="both nodes to have the new driver")
+        assert fewest >= 1, "both drivers were down at once"
+        await lab.wait_until(lambda: status().get("state") == "ready", timeout_s=PATIENCE_S, what="the driver")
+        await lab.wait_ready(timeout_s=PATIENCE_S)
+        sets = {each["metadata"]["ownerReferences"][0]["name"] for each in driver_pods(lab)}
+        assert all(name.startswith("nvidia-gpu-driver-ubuntu24.04-") for name in sets)
 
 
 async def test_in_26_3_drivers_that_meet_hold_up_all_and_nodes_have_no_owner() -> None:
