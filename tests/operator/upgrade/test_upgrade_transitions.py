@@ -451,8 +451,7 @@ def test_one_node_of_unknown_revision_stays_and_the_rest_goes_on(state, pod, how
 
 
 # --- 3.2 -------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("desired", "pods"), [(3, 2), (2, 3)])
-def test_while_pods_are_missing_nobody_starts_but_who_has_started_goes_on(desired, pods):
+def test_while_pods_are_missing_nobody_starts_but_who_has_started_goes_on():
     nodes = (
         node(S.UPGRADE_REQUIRED, OUTDATED, name="a"),
         node(S.UPGRADE_REQUIRED, OUTDATED, name="b", unschedulable=True),
@@ -460,14 +459,20 @@ def test_while_pods_are_missing_nobody_starts_but_who_has_started_goes_on(desire
         node(S.UNKNOWN, name="d"),
         node(S.POD_RESTART_REQUIRED, name="e", driver_pods=()),
     )
-    found = run(*nodes, desired=desired, pods=pods)
+    found = run(*nodes, desired=3, pods=2)
     assert [each.to for each in found.decisions] == [None, None, S.WAIT_FOR_JOBS_REQUIRED, S.DONE, None]
-    text = f"DaemonSet nvidia-driver-daemonset has {pods} pods and wants {desired}"
+    text = "DaemonSet nvidia-driver-daemonset has 2 pods and wants 3"
     assert text in found.held
     assert [each.reason for each in found.problems] == ["UnscheduledPods"]
     for number in (0, 1, 4):
         assert text in found.decisions[number].waits_for
     assert found.counts.in_progress == 2, "the node without a pod is still counted"
+
+
+def test_a_pod_in_excess_holds_up_nobody():
+    """Better than NVIDIA's controller, which then upgrades nothing: a node that was tainted keeps its driver pod."""
+    found = run(node(S.UPGRADE_REQUIRED, OUTDATED), desired=2, pods=3)
+    assert (found.decisions[0].to, found.held, found.problems) == (S.CORDON_REQUIRED, "", ())
 
 
 def test_a_node_that_no_daemon_set_wants_says_so_and_takes_no_slot():

@@ -77,7 +77,7 @@ def decide(snapshot: Snapshot) -> Pass:
     unplaced = slots.unplaced(snapshot)
     missing = unplaced or slots.uncertain(snapshot)
     found = slots.tally(snapshot, incomplete=bool(missing))
-    held = f"no upgrade starts while driver pods are missing or in excess: {unplaced}" if unplaced else ""
+    held = f"no upgrade starts while driver pods are missing: {unplaced}" if unplaced else ""
     starting = () if held else _starting(snapshot, found.counts.slots)
     no_start = held or slots.why_none(found, snapshot.policy, starting)
     around = Surroundings(snapshot, frozenset(starting), no_start, missing)

@@ -121,12 +121,12 @@ def total(passes: Iterable[Pass]) -> Counts:
 
 
 def unplaced(snapshot: Snapshot) -> str:
-    """Which of the machine's DaemonSets have another number of pods than they want, for a person (3.2).
+    """Which of the machine's DaemonSets have fewer pods than they want, for a person (3.2).
 
-    An excess on nodes that are not Ready is none: such a node would hold up all others for as long as it is down.
+    A pod in excess takes no node out of any count. It is where a node was tainted or is not Ready, which would hold up
+    all others for as long as that lasts.
     """
-    wrong = [each for each in _own(snapshot) if not each.pods - each.unready <= each.desired <= each.pods]
-    return listed([_numbers(each) for each in wrong])
+    return listed([_numbers(each) for each in _own(snapshot) if each.desired > each.pods])
 
 
 def uncertain(snapshot: Snapshot) -> str:
