@@ -239,7 +239,7 @@ def _load(command: Command, process: Process) -> tuple[Values, Sharing, tuple[st
 
 def read_file(process: Process, path: str) -> Mapping[str, Any]:
     """A configuration file's document, of a known version. Raises :class:`~.options.OptionError`."""
-    from . import goyaml
+    from ..api import goyaml
 
     try:
         text = process.path(path).read_text(encoding="utf-8")

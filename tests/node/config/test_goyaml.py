@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from groundplane.node import goyaml
+from groundplane.api import goyaml
 
 
 @pytest.mark.parametrize(

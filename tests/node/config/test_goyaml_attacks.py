@@ -2,7 +2,7 @@
 
 import pytest
 
-from groundplane.node import goyaml
+from groundplane.api import goyaml
 from groundplane.node.cdi import model, read
 
 WIDE = ", ".join(["*b"] * 900)

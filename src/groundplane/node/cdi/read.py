@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from .. import goyaml
+from ...api import goyaml
 from . import model
 
 

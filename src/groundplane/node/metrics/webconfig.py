@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from .. import goyaml
+from ...api import goyaml
 
 
 class WebConfigError(ValueError):

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .. import goyaml
+from ...api import goyaml
 from ..process import Completed, Process
 from .errors import MigError
 

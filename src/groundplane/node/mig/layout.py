@@ -19,7 +19,7 @@ except ImportError:  # PyYAML built without libyaml
     from yaml import SafeDumper as _SafeDumper  # type: ignore[assignment]
     from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
 
-from .. import goyaml
+from ...api import goyaml
 from ..devices import profiles
 from ..devices.mig import MigGpu
 from ..devices.model import Profile

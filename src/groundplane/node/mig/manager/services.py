@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ... import goyaml
+from ....api import goyaml
 from ...process import Process
 from .errors import ManagerError
 from .host import Host
