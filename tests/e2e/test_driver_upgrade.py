@@ -1,17 +1,19 @@
 """Driver upgrades with the shipped operator: the lab's scenario, small, and what may go wrong, one by one."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from e2e.upgrading import ALL, DONE, NODES, ONE, SECOND, THIRD, WAITS, amid, release_job, start
-from e2e.world import POLICY, World
+from e2e.world import POLICY, World, policy_document
 
 from groundplane.api import names
 from groundplane.api.release import Release
 from groundplane.lab import resources
 from groundplane.lab.api import Api
 from groundplane.lab.clock import LabClock
-from groundplane.lab.cluster import OPERATOR_USER_AGENT
+from groundplane.lab.cluster import OPERATOR_NAMESPACE, OPERATOR_USER_AGENT, Lab
+from groundplane.lab.nodes import GpuSpec, NodeSpec
 from groundplane.lab.scenarios import driver_upgrade, objects
 from groundplane.lab.scenarios.upgradewatch import Limits, UpgradeWatch
 from groundplane.operator.upgrade.states import State
@@ -301,3 +303,68 @@ async def test_limits_that_let_nobody_start_say_so() -> None:
         assert fleet.cordoned() == []
         fleet.edit(upgradePolicy=ONE)
         await fleet.all_run(SECOND)
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+OLD_KERNEL, MISSING_KERNEL = "6.8.0-60-generic", "6.11.0-29-generic"
+
+
+async def test_a_precompiled_driver_that_there_is_not_for_a_kernel_holds_up_its_node_only() -> None:
+    """6.6: a DaemonSet a kernel. A node that boots another kernel goes over to its, past the state machine (3.9)."""
+    image = "nvcr.io/nvidia/driver"
+    nodes = [
+        NodeSpec("fine", gpus=(GpuSpec("H100"),), kernel=OLD_KERNEL),
+        NodeSpec(
+            "lacks",
+            gpus=(GpuSpec("H100"),),
+            kernel=MISSING_KERNEL,
+            missing_images=(f"{image}:595-{MISSING_KERNEL}-ubuntu24.04",),
+        ),
+    ]
+    document = policy_document()
+    document["spec"]["driver"] |= {"usePrecompiled": True, "version": "595"}
+    document["spec"]["migManager"]["enabled"] = False
+    async with Lab(nodes, speed=120.0, operator_on_cluster_time=True) as lab:
+        api = lab.api
+
+        def pods(node: str) -> list[dict[str, Any]]:
+            labels = f"{names.COMPONENT_LABEL}={names.DRIVER_COMPONENT}"
+            found = api.list(resources.PODS, OPERATOR_NAMESPACE, labels=labels, fields=f"spec.nodeName={node}")
+            return list(found["items"])
+
+        def up(node: str, kernel: str) -> bool:
+            """Whether a driver for a kernel is ready on a node, and the node is done."""
+            ready = [
+                kernel in pod["spec"]["containers"][0]["image"]
+                for pod in pods(node)
+                for each in pod["status"].get("conditions") or ()
+                if each["type"] == "Ready" and each["status"] == "True"
+            ]
+            return ready == [True] and api.get(resources.NODES, node)["metadata"]["labels"].get(
+                names.UPGRADE_STATE
+            ) == str(S.DONE)
+
+        def condition() -> str:
+            policy = api.get(api.resource("clusterpolicies", group=names.GROUP), POLICY)
+            conditions = policy.get("status", {}).get("conditions") or ()
+            return "; ".join(each["message"] for each in conditions if each["status"] == "True")
+
+        await lab.apply([document])
+        await lab.wait_until(lambda: up("fine", OLD_KERNEL), timeout_s=60.0, what="the node whose driver there is")
+        image_named = f"{image}:595-{MISSING_KERNEL}-ubuntu24.04"
+        await lab.wait_until(
+            lambda: "ImagePull" in condition() and image_named in condition() and "(lacks)" in condition(),
+            timeout_s=60.0,
+            what=f"a condition that names the image and the node; it is {condition()!r}",
+        )
+        assert not api.get(resources.NODES, "lacks")["spec"].get("unschedulable")
+        old = {pod["metadata"]["ownerReferences"][0]["name"] for pod in pods("lacks")}
+        await lab.reboot_node("lacks", kernel=OLD_KERNEL)
+        await lab.wait_until(lambda: up("lacks", OLD_KERNEL), timeout_s=60.0, what="the driver for the new kernel")
+        new = {pod["metadata"]["ownerReferences"][0]["name"] for pod in pods("lacks")}
+        assert new != old
+        assert new == {pod["metadata"]["ownerReferences"][0]["name"] for pod in pods("fine")}
+        await lab.wait_until(lambda: lab.policy_state() == "ready", timeout_s=60.0, what="the policy to be ready")
+        left = api.list(resources.DAEMON_SETS, OPERATOR_NAMESPACE)["items"]
+        assert old.isdisjoint(each["metadata"]["name"] for each in left), "no node runs its kernel any more"
