@@ -193,6 +193,16 @@ def test_5_1_bad_files_name_line_and_remedy(text: str, problem: str) -> None:
         parse(text, "some.csv")
 
 
+def test_all_bad_lines_are_told_at_once() -> None:
+    with pytest.raises(CountersError) as raised:
+        parse('a, gauge, x\n"b\nDCGM_FI_DEV_GPU_TEMP, gauge, x\nc\n', "f")
+    assert [line.partition(":")[0] for line in str(raised.value).splitlines()] == [
+        "f, line 1",
+        "f, line 2",
+        "f, line 4",
+    ]
+
+
 def test_what_gives_no_rows_is_told_and_left_out() -> None:
     found = parse(
         "DCGM_FI_DEV_CPU_UTIL_TOTAL, gauge, x\nDCGM_FI_DEV_SERIAL, gauge, x\nDCGM_FI_DEV_GPU_TEMP, gauge, x\n"

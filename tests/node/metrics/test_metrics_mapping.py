@@ -252,10 +252,10 @@ def test_5_6_files_of_jobs(tmp_path: Path, wanted: Settings) -> None:
     ):
         (tmp_path / name).write_text(content)
     (tmp_path / "3").mkdir()
-    found = jobs.read(tmp_path)
+    found = jobs.read(tmp_path.joinpath, "")
     assert found == {"0": ("job-1", "job-2"), "1": ("job-3",), "1.7": ("job-4",), "2": ()}
     assert jobs.of(entity(GPUS[0], wanted), found) == ("job-1", "job-2")
     assert jobs.of(entity(GPUS[1], wanted, 7), found) == ("job-4",)
     assert jobs.of(entity(GPUS[1], wanted, 3), found) == ()
-    with pytest.raises(jobs.JobsError, match=r"/none cannot be read: No such file"):
-        jobs.read(tmp_path / "none")
+    with pytest.raises(jobs.JobsError, match="folder of job files none cannot be read: No such file"):
+        jobs.read(tmp_path.joinpath, "none")

@@ -540,6 +540,26 @@ async def test_5_6_jobs(world: Make) -> None:
     ]
 
 
+async def test_links_that_lead_round_in_a_circle_end_nothing(world: Make) -> None:
+    here = world(["H100"])
+    process = here.prepare(
+        *("--hpc-job-mapping-dir", "/loop", "--dump-enabled", "--dump-directory", "/loop/dumps"),
+        *("--collect-interval", "50", "-k", "--pod-resources-kubelet-socket", "/loop/kubelet.sock"),
+    )
+    process.root.path("/loop", follow=False).symlink_to("loop")
+    await here.start(counters=TEMP)
+    assert "DCGM_FI_DEV_GPU_TEMP" in await here.scrape()
+    await here.told("folder of job files /loop cannot be read: host path '/loop': more than 40 symbolic links")
+    await here.told("cannot be written to /loop/dumps: host path")
+
+
+async def test_4_a_counters_file_that_is_a_link_to_itself(world: Make) -> None:
+    process = world(["H100"]).prepare("-f", "/loop")
+    process.root.path("/loop", follow=False).symlink_to("loop")
+    assert await main.run(process) == 1
+    assert "the counters file /loop cannot be read: host path '/loop': more than 40 symbolic links" in process.stderr
+
+
 # --- reloading --------------------------------------------------------------------------------------------------------
 
 

@@ -68,8 +68,9 @@ def parse(text: str, source: str) -> Counters:
     problems: list[str] = []
     warnings: list[str] = []
     found: dict[str, Counter] = {}
-    for line, row in _rows(text, source):
+    for line, content in _lines(text):
         try:
+            row = _row(content)
             counter = _counter(row)
         except CountersError as error:
             problems.append(f"{source}, line {line}: {error}")
@@ -93,15 +94,19 @@ def parse(text: str, source: str) -> Counters:
     )
 
 
-def _rows(text: str, source: str) -> Iterator[tuple[int, list[str]]]:
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines that say something, with their numbers."""
     for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        try:
-            (row,) = csv.reader([line], strict=True)
-        except csv.Error as error:
-            raise CountersError(f"{source}, line {number}: {error}") from error
-        yield number, [each.strip() for each in row]
+        if line.strip() and not line.startswith("#"):
+            yield number, line
+
+
+def _row(line: str) -> list[str]:
+    try:
+        (row,) = csv.reader([line], strict=True)
+    except csv.Error as error:
+        raise CountersError(f"{error}; {_FORM}; {_QUOTED}") from error
+    return [each.strip() for each in row]
 
 
 _FORM = "expected a field's name, its type and a help text, separated by commas"

@@ -2,7 +2,7 @@
 5.6)."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,13 +16,16 @@ class JobsError(OSError):
     """The folder cannot be read; the text says which and why."""
 
 
-def read(folder: Path) -> dict[str, tuple[str, ...]]:
-    """The jobs of each GPU (``0``) and GPU instance (``0.7``). Raises :class:`JobsError`."""
+def read(path: Callable[[str], Path], name: str) -> dict[str, tuple[str, ...]]:
+    """The jobs of each GPU (``0``) and GPU instance (``0.7``). Raises :class:`JobsError`.
+
+    ``path`` maps a path of the container, such as the folder's `name`.
+    """
     found: dict[str, tuple[str, ...]] = {}
     try:
-        entries = [entry for entry in folder.iterdir() if _NAME.fullmatch(entry.name)]
+        entries = [entry for entry in path(name).iterdir() if _NAME.fullmatch(entry.name)]
     except OSError as error:
-        raise JobsError(f"the folder of job files {folder} cannot be read: {error.strerror}") from error
+        raise JobsError(f"the folder of job files {name} cannot be read: {error.strerror or error}") from error
     for entry in entries:
         try:
             if entry.is_file():

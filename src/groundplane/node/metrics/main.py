@@ -239,11 +239,11 @@ class Exporter:
             except CountersError as error:
                 self._log.error(f"{error}; {self._settings.collectors} is used instead")
         name = self._settings.collectors
-        file = self._process.path(name)
         folder, _, last = name.rpartition("/")
-        if not file.exists() and folder == options.FOLDER and last in options.SHIPPED:
-            return options.shipped(last), f"{last} (shipped)"
         try:
+            file = self._process.path(name)
+            if not file.exists() and folder == options.FOLDER and last in options.SHIPPED:
+                return options.shipped(last), f"{last} (shipped)"
             return file.read_text(encoding="utf-8"), name
         except (OSError, UnicodeDecodeError) as error:
             raise CountersError(f"the counters file {name} cannot be read: {error}") from error
@@ -277,10 +277,11 @@ class Exporter:
                 self._sampler.wake()
 
     async def _dump(self) -> None:
-        folder, wanted = self._process.path(self._settings.dump_dir), self._settings
+        wanted = self._settings
         while True:
             await self._process.sleep(wanted.interval_s)
             try:
+                folder = self._process.path(wanted.dump_dir)
                 dump.write(folder, self.state(), self._process.now(), compressed=wanted.dump_compressed)
                 dump.clean(folder, wanted.dump_retention_h)
             except OSError as error:

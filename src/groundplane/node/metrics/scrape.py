@@ -78,7 +78,7 @@ class Scrapes:
         if not self._settings.job_mapping_dir:
             return {}
         try:
-            return jobs.read(self._process.path(self._settings.job_mapping_dir))
+            return jobs.read(self._process.path, self._settings.job_mapping_dir)
         except jobs.JobsError as error:
             self._say(f"{error}; rows say nothing of jobs until it can")
             return {}
