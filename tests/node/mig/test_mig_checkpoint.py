@@ -112,6 +112,13 @@ async def test_a_failure_puts_back_what_was_there(node) -> None:
         assert fresh.shapes() == before, f"after a failure of call {at}"
 
 
+def placed(*places: str) -> str:
+    """A checkpoint of a GPU with instances at places, each its start and size."""
+    pairs = (place.split(", ") for place in places)
+    instances = ",".join(f'{{"ProfileID":0,"Placement":{{"Start":{start},"Size":{size}}}}}' for start, size in pairs)
+    return f'{{"Version":"v1","MigState":{{"Devices":[{{"UUID":"a","MigMode":1,"GpuInstances":[{instances}]}}]}}}}'
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -126,6 +133,11 @@ async def test_a_failure_puts_back_what_was_there(node) -> None:
             '{"Start":0,"Size":1},"ComputeInstances":[{"ProfileID":0,"EngProfileID":1}]}]}]}}',
             "EngProfileID is 1",
         ),
+        (placed("0, 2", "1, 1"), "a: a GPU instance at 1:1 takes memory slice 1, which another has"),
+        (placed("3, 1", "3, 1"), "at 3:1 takes memory slice 3, which another has"),
+        (placed("-1, 1"), "at -1:1; expected a start from 0 on"),
+        (placed("0, 0"), "at 0:0; expected a start from 0 on, and a size of 1 to 64"),
+        (placed("0, 99999999"), "and a size of 1 to 64"),
     ],
 )
 def test_bad_files(text: str, words: str) -> None:

@@ -16,6 +16,8 @@ from .errors import MigError
 from .state import GpuState, Shape
 
 VERSION: Final = "v1"
+_MOST_SLICES: Final = 64
+"""Memory slices of a GPU instance; GPUs have 8."""
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -95,6 +97,7 @@ def _kept(device: _Device, source: str) -> Kept:
                     f"checkpoint file {source}: {device.uuid}: EngProfileID is {compute.engine}; "
                     "only 0 (shared engines) is known"
                 )
+    _check_places(device, source)
     shapes = (
         Shape(
             instance.profile,
@@ -104,6 +107,20 @@ def _kept(device: _Device, source: str) -> Kept:
         for instance in device.instances or ()
     )
     return Kept(bool(device.mode), tuple(shapes) if device.mode else ())
+
+
+def _check_places(device: _Device, source: str) -> None:
+    """No two GPU instances can have been at one place. MigError."""
+    used: set[int] = set()
+    for instance in device.instances or ():
+        place = instance.placement
+        where = f"checkpoint file {source}: {device.uuid}: a GPU instance at {place.start}:{place.size}"
+        if place.start < 0 or not 0 < place.size <= _MOST_SLICES:
+            raise MigError(f"{where}; expected a start from 0 on, and a size of 1 to {_MOST_SLICES}")
+        slices = set(range(place.start, place.start + place.size))
+        if used & slices:
+            raise MigError(f"{where} takes memory slice {min(used & slices)}, which another has")
+        used |= slices
 
 
 class CheckpointChange:
