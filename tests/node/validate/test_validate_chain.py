@@ -75,6 +75,12 @@ async def test_the_root_is_no_folder_for_status_files(world: World, folder: str)
     assert world.process.root.read_text("/keep") == "mine"
 
 
+async def test_a_folder_that_cannot_be_resolved_is_told(world: World) -> None:
+    world.process.root.path("/loop", follow=False).symlink_to("loop")
+    assert await world.run("toolkit", OUTPUT_DIR="/loop/status") == 1
+    assert "Error: the folder of status files cannot be found: host path '/loop/status': more" in world.process.stderr
+
+
 def test_where_things_are_in_the_validators_pod() -> None:
     assert (driver.HOST, driver.DEV_CHAR) == ("/host", "/host-dev-char")
     assert Path(names.VALIDATIONS_DIR).parent == Path("/run/nvidia")

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from ..hostroot import write_atomic
+from ..hostroot import HostPathError, write_atomic
 from ..process import Process
 from .errors import ValidationError
 
@@ -74,7 +74,10 @@ class StatusFiles:
         return os.path.lexists(self._real() / name)
 
     def _real(self) -> Path:
-        return self._process.path(self._folder)
+        try:
+            return self._process.path(self._folder)
+        except HostPathError as error:
+            raise ValidationError(f"the folder of status files cannot be found: {error}") from error
 
 
 def _failed(what: str, error: OSError) -> ValidationError:
