@@ -120,6 +120,18 @@ def test_a_simulated_machine_has_its_kernel_below_its_folder(tmp_path: Path) -> 
     assert run(program, env=env) == 0
 
 
+def test_relative_paths_are_below_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def program(process: OwnProcess) -> int:
+        assert process.path("layouts.yaml") == tmp_path / "layouts.yaml"
+        assert process.path("../x") == tmp_path.parent / "x"
+        assert process.path("/etc/hosts") == Path("/etc/hosts")
+        assert process.path("") == process.path("/") == Path("/")
+        return 0
+
+    monkeypatch.chdir(tmp_path)
+    assert run(program) == 0
+
+
 def test_an_entry_of_the_log_is_headed_as_kubernetes_programs_do(capfd: pytest.CaptureFixture[str]) -> None:
     async def program(process: OwnProcess) -> int:
         process.log.warning("one\ntwo")

@@ -51,11 +51,11 @@ class OwnProcess:
             loop.add_signal_handler(number, self._signals.put_nowait, number)
 
     def path(self, path: str) -> Path:
-        """The path itself; on a simulated machine ``/dev``, and what that has of the machine's, is the machine's.
+        """The path itself, below the current folder if it is relative; on a simulated machine ``/dev``, and what that has of the machine's, is the machine's.
 
         So is ``/host/dev``: where the host's root is mounted, that is the same folder.
         """
-        real = self._root.path(path)
+        real = self._root.path(path if path.startswith("/") or not path else f"{Path.cwd()}/{path}")
         if self._simulation is None:
             return real
         parts = real.parts[2 if real.parts[1:2] == ("host",) else 1 :]
