@@ -1,329 +1,221 @@
-"""Releases of the GPU Operator: which upgrade is one step, which needs a chain, and which Kubernetes it needs.
+"""Version strings as clusters print them: vendors' suffixes off, numbers as numbers, operating systems as matrix keys.
 
-contracts/admin-workflow.md 9.1, on the facts of the support matrix, which comes in as the decoded document: reading the
-file, and what else it knows of a platform, is left to ``matrix``. What an upgrade changes is left to ``value_changes``
-and ``disruption``.
+Everything here reads text and decides nothing; what is supported is the support matrix's (matrix.py). Rules are
+contracts/admin-workflow.md 4.
 """
 
-import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, Self
+from collections.abc import Mapping
+from typing import Final, Self
 
 import msgspec
 
-_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
-_MINOR: Final = re.compile(r"v?(\d+)\.(\d+)(?:[.+-].*)?")
-_WORDS: Final = {"end_of_support": "end of support", "generally_available": "generally available", "eol": "end of life"}
-"""Lifecycle words of the matrix that are written differently for a person."""
-_BY_AGE: Final = ("supported", "deprecated")
-"""Lifecycle by how many families are newer (contracts/admin-workflow.md 4); any older one has ended."""
+from ..api import names
 
-Action = Literal["none", "upgrade", "rollback"]
-StepKind = Literal["kubernetes", "operator", "outside", "blocked"]
+Minor = tuple[int, int]
+"""Major and minor number, such as those of Kubernetes."""
 
 
-class VersionError(ValueError):
-    """A release is not one that a plan can be made for; the text says what was expected and what to do."""
+def numbers(text: str) -> tuple[int, ...]:
+    """The numbers that a version begins with: ``v580.126.20-x`` is (580, 126, 20); empty when it begins with none."""
+    match = re.match(r"v?(\d+(?:\.\d+)*)", text.strip())
+    return tuple(map(int, match[1].split("."))) if match else ()
 
 
-class Version(msgspec.Struct, frozen=True, order=True):
-    """A release ``YY.MM.PP``: its first two numbers are its family, the last is the patch."""
-
-    year: int
-    month: int
-    patch: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read a release, with or without ``v``. Raises VersionError."""
-        match = _VERSION.fullmatch(text.strip())
-        if match is None:
-            raise VersionError(f"{text!r} is not a release of the GPU Operator: write it like v26.3.3")
-        return cls(*map(int, match.groups()))
-
-    @property
-    def family(self) -> str:
-        """The major release, such as ``26.3``."""
-        return f"{self.year}.{self.month}"
-
-    @property
-    def number(self) -> str:
-        """Without ``v``, as ``max_by_patch`` of the matrix has it."""
-        return f"{self.family}.{self.patch}"
-
-    def __str__(self) -> str:
-        """As the chart is versioned: with ``v``."""
-        return f"v{self.number}"
+def minor(text: str) -> Minor | None:
+    """Major and minor of a version with any vendor's suffix (``v1.32.6+rke2r1``), or None when it has none."""
+    found = numbers(text)
+    return (found[0], found[1]) if len(found) >= 2 else None
 
 
-class Minor(msgspec.Struct, frozen=True, order=True):
-    """A minor version of Kubernetes; patches and what vendors append decide nothing (contracts/admin-workflow.md 4)."""
+def minor_text(version: Minor) -> str:
+    """``1.33``."""
+    return f"{version[0]}.{version[1]}"
 
-    major: int
-    minor: int
+
+class Minors:
+    """An inclusive range of minor versions. A plain class, as msgspec would read a Struct from an object only."""
+
+    __slots__ = ("high", "low")
+
+    def __init__(self, low: Minor, high: Minor) -> None:
+        self.low: Final = low
+        self.high: Final = high
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``1.33`` or a server's version such as ``v1.33.4-gke.1172000``. Raises VersionError."""
-        match = _MINOR.fullmatch(text.strip())
-        if match is None:
-            raise VersionError(f"{text!r} is not a version of Kubernetes: expected one like 1.33 or v1.33.4")
-        return cls(int(match[1]), int(match[2]))
+        """Read ``1.32-1.36`` or ``1.26``.
 
-    def next(self) -> "Minor":
-        """The minor version after this one."""
-        return Minor(self.major, self.minor + 1)
+        Raises:
+            ValueError: anything else, or a range that ends before it begins.
+        """
+        match = re.fullmatch(r"(\d+)\.(\d+)(?:-(\d+)\.(\d+))?", text)
+        if match is None:
+            raise ValueError(f"{text!r} is no range of minor versions such as 1.32-1.36")
+        low = (int(match[1]), int(match[2]))
+        high = (int(match[3]), int(match[4])) if match[3] else low
+        if high < low:
+            raise ValueError(f"{text!r} ends before it begins")
+        return cls(low, high)
+
+    def __contains__(self, version: Minor) -> bool:
+        return self.low <= version <= self.high
 
     def __str__(self) -> str:
-        return f"{self.major}.{self.minor}"
+        low, high = minor_text(self.low), minor_text(self.high)
+        return low if low == high else f"{low}-{high}"
 
 
-class MinorRange(NamedTuple):
-    """Minor versions of Kubernetes from the first to the last, both included."""
+class Patterns:
+    """Versions listed as ``2.1.*`` or ``>=1.7.30,<1.8``."""
 
-    first: Minor
-    last: Minor
+    __slots__ = ("below", "low", "text")
+
+    def __init__(self, text: str, low: tuple[int, ...], below: tuple[int, ...]) -> None:
+        self.text: Final = text
+        self.low: Final = low
+        self.below: Final = below
 
     @classmethod
-    def parse(cls, text: str) -> "MinorRange":
-        """Read ``1.32-1.36`` or ``1.26``. Raises VersionError."""
-        first, _, last = text.partition("-")
-        return cls(Minor.parse(first), Minor.parse(last or first))
+    def parse(cls, text: str) -> Self:
+        """Read one pattern.
 
-    def holds(self, minor: Minor) -> bool:
-        """Whether it includes a minor version."""
-        return self.first <= minor <= self.last
+        Raises:
+            ValueError: neither of the two forms.
+        """
+        if match := re.fullmatch(r"(\d+)\.(\d+)\.\*", text):
+            major, minor_number = int(match[1]), int(match[2])
+            return cls(text, (major, minor_number), (major, minor_number + 1))
+        if match := re.fullmatch(r">=([\d.]+),<([\d.]+)", text):
+            return cls(text, numbers(match[1]), numbers(match[2]))
+        raise ValueError(f"{text!r} is no pattern of versions such as 2.1.* or >=1.7.30,<1.8")
 
-    def __and__(self, other: "MinorRange") -> "MinorRange | None":
-        """What two ranges have in common; None if nothing."""
-        both = MinorRange(max(self.first, other.first), min(self.last, other.last))
-        return both if both.first <= both.last else None
-
-    def __str__(self) -> str:
-        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
-
-
-class Hop(NamedTuple):
-    """One upgrade of the chart that is supported by itself.
-
-    ``kubernetes`` is what the cluster may be while it is made: it fits source and target. None: no version does.
-    """
-
-    source: Version
-    target: Version
-    kubernetes: MinorRange | None
-
-    def __str__(self) -> str:
-        return f"{self.source} -> {self.target}"
-
-
-class Path(NamedTuple):
-    """How to come from one release to another: ``hops`` in order, one for a rollback, none if nothing is to be done.
-
-    ``notes`` are for a person: releases that the matrix does not list, what was shortened.
-    """
-
-    action: Action
-    source: Version
-    target: Version
-    hops: tuple[Hop, ...]
-    notes: tuple[str, ...] = ()
-
-
-class Step(NamedTuple):
-    """A line of a plan that interleaves upgrades of the operator and of the cluster.
-
-    ``kubernetes``: upgrade the cluster; ``operator``: make the hop; ``outside``: make the hop, though the cluster is
-    newer than the release that runs was validated with; ``blocked``: it cannot go on.
-    """
-
-    kind: StepKind
-    text: str
-    hop: Hop | None = None
+    def __contains__(self, version: tuple[int, ...]) -> bool:
+        return self.low <= version < self.below
 
     def __str__(self) -> str:
         return self.text
 
 
-class Catalogue(msgspec.Struct, frozen=True):
-    """What the support matrix says of releases.
+# --- Container runtimes ----------------------------------------------------------------------------------------------
 
-    ``order`` are the families, oldest first; ``releases`` those published, oldest first; ``ranges`` the Kubernetes of
-    each family by operating system, under ``""`` for all; ``last`` the newest Kubernetes of single patches.
+
+class Runtime(msgspec.Struct, frozen=True):
+    """A node's ``containerRuntimeVersion``, taken apart."""
+
+    kind: str
+    """``containerd``, ``cri-o``, ``docker`` or whatever else stands before ``://``."""
+    version: tuple[int, ...]
+    """Empty when there is none to read."""
+    text: str
+
+    @property
+    def words(self) -> str:
+        """``containerd 1.7.28``, without a distribution's suffix."""
+        return f"{self.kind} {'.'.join(map(str, self.version))}".strip()
+
+
+def runtime(text: str) -> Runtime | None:
+    """Take ``containerd://1.7.28-k3s1`` apart; suffixes (``~ds1``, ``-0ubuntu1``) go. None when it has no scheme."""
+    kind, separator, version = text.strip().partition("://")
+    return Runtime(kind.lower(), numbers(version), text.strip()) if separator and kind else None
+
+
+# --- Operating systems and distributions -----------------------------------------------------------------------------
+
+RHCOS: Final = "rhcos"
+_OS_IMAGES: Final = (
+    (r"Red Hat Enterprise Linux CoreOS\b.*|.*\bCoreOS\b.*Red Hat.*", RHCOS, False),
+    (r"Ubuntu (\d+\.\d+).*", "ubuntu", True),
+    (r"Red Hat Enterprise Linux\D*(\d+\.\d+).*", "rhel", True),
+    (r"Rocky Linux (\d+\.\d+).*", "rocky", True),
+    (r"AlmaLinux (\d+\.\d+).*", "almalinux", True),
+    (r"Oracle Linux\D*(\d+\.\d+).*", "ol", True),
+    (r"CentOS\D*(\d+).*", "centos", True),
+    (r"SUSE Linux Enterprise\D*(\d+).*", "sles", True),
+    (r"Debian GNU/Linux (\d+).*", "debian", True),
+    (r"Amazon Linux (\d+).*", "amzn", True),
+    (r"Container-Optimized OS.*", "cos", False),
+)
+"""Forms of ``status.nodeInfo.osImage``, the ID they mean, and whether a version follows."""
+
+
+def os_key(labels: Mapping[str, str], os_image: str, *, openshift: bool = False) -> str:
+    """The matrix's key of a node's operating system, such as ``rhel9.6``; empty when nothing tells it.
+
+    Labels of node feature discovery come first, then ``osImage``. Red Hat CoreOS (ID ``rhcos`` or ``rhel``) is
+    ``rhcos`` on OpenShift, where its version says the same as OpenShift's.
     """
-
-    as_of: str
-    order: tuple[str, ...]
-    releases: tuple[Version, ...]
-    lifecycles: Mapping[str, str]
-    ranges: Mapping[str, Mapping[str, MinorRange]]
-    last: Mapping[str, Minor]
-
-    @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Self:
-        """From the decoded support matrix. Raises VersionError for what is no version, KeyError for missing parts."""
-        platforms: Mapping[str, Mapping[str, Any]] = document["platforms"]
-        caps = [family["kubernetes"].get("max_by_patch", {}) for family in platforms.values()]
-        return cls(
-            as_of=str(document["data_as_of"]),
-            order=tuple(document["rules"]["family_order"]),
-            releases=tuple(sorted(map(Version.parse, document["releases"]))),
-            lifecycles=dict(document["lifecycle"]),
-            ranges={name: dict(_ranges(family)) for name, family in platforms.items()},
-            last={patch: Minor.parse(minor) for each in caps for patch, minor in each.items()},
-        )
-
-    def known(self, version: Version) -> bool:
-        """Whether the release is listed."""
-        return version in self.releases
-
-    def newest(self, family: str) -> Version:
-        """The newest patch of a family. Raises VersionError if none is listed."""
-        patches = [each for each in self.releases if each.family == family]
-        if not patches:
-            raise VersionError(f"the support matrix of {self.as_of} lists no release of family {family}")
-        return patches[-1]
-
-    def lifecycle(self, version: Version) -> str:
-        """How long a release's family has still to live, as a word: supported, deprecated, end of support."""
-        family = version.family
-        word = self.lifecycles.get(family)
-        if word is None:
-            newer = len(self.order) - 1 - self._place(family)
-            word = _BY_AGE[newer] if newer < len(_BY_AGE) else "end_of_support"
-        return _WORDS.get(word, word)
-
-    def kubernetes(self, version: Version, system: str | None = None) -> MinorRange:
-        """Which Kubernetes a release was validated with; with ``system`` (``ubuntu24.04``) the row of that system.
-
-        A system without a row of its own has the family's. Patches may end earlier than their family.
-        """
-        rows = self.ranges.get(version.family)
-        if rows is None:
-            raise self._unknown(version.family)
-        found = rows.get(system or "", rows[""])
-        cap = self.last.get(version.number)
-        return found if cap is None or cap >= found.last else MinorRange(found.first, max(cap, found.first))
-
-    def path(self, source: Version, target: Version, system: str | None = None) -> Path:
-        """How to come from ``source`` to ``target`` (contracts/admin-workflow.md 9.1).
-
-        Raises VersionError if a family is not one the matrix knows.
-        """
-        for each in (source, target):
-            self._place(each.family)
-        notes = tuple(
-            f"{each} is not listed in the support matrix of {self.as_of}: check that the chart exists, "
-            "or give a newer matrix"
-            for each in (source, target)
-            if not self.known(each)
-        )
-        if source == target:
-            return Path("none", source, target, (), notes)
-        if target < source:
-            return Path("rollback", source, target, (self._hop(source, target, system),), notes)
-        stops = [source, *self._stops(source, target), target]
-        hops = tuple(self._hop(a, b, system) for a, b in itertools.pairwise(stops))
-        return Path("upgrade", source, target, hops, notes)
-
-    def _stops(self, source: Version, target: Version) -> list[Version]:
-        between = self.order[self._place(source.family) + 1 : self._place(target.family)]
-        return [self.newest(family) for family in between]
-
-    def _hop(self, source: Version, target: Version, system: str | None) -> Hop:
-        return Hop(source, target, self.kubernetes(source, system) & self.kubernetes(target, system))
-
-    def _place(self, family: str) -> int:
-        if family not in self.order:
-            raise self._unknown(family)
-        return self.order.index(family)
-
-    def _unknown(self, family: str) -> VersionError:
-        return VersionError(
-            f"the support matrix of {self.as_of} does not know family {family}, only {', '.join(self.order)}: "
-            "use one of these, or give a newer matrix"
-        )
+    os_id = labels.get(names.OS_RELEASE_ID, "").lower()
+    version = labels.get(names.OS_RELEASE_VERSION_ID, "")
+    key = f"{os_id}{version}" if os_id and version else _from_image(os_image)
+    if os_id == RHCOS or (openshift and re.fullmatch(r"rhel.*|rhcos.*", key)):
+        return RHCOS
+    return key
 
 
-def _ranges(family: Mapping[str, Any]) -> Iterator[tuple[str, MinorRange]]:
-    """The Kubernetes of a family, and of each system with a row that names it."""
-    whole = family["kubernetes"]
-    yield "", MinorRange(Minor.parse(whole["min"]), Minor.parse(whole["max"]))
-    for system, row in family["os"].items():
-        if "k8s" in row:
-            yield system, MinorRange.parse(row["k8s"])
+def _from_image(os_image: str) -> str:
+    for pattern, os_id, versioned in _OS_IMAGES:
+        if match := re.fullmatch(pattern, os_image.strip()):
+            return f"{os_id}{match[1]}" if versioned else os_id
+    return ""
 
 
-def interleave(catalogue: Catalogue, path: Path, cluster: Minor, system: str | None = None) -> tuple[Step, ...]:
-    """The hops of an upgrade with the upgrades of the cluster that must come between; stops where it cannot go on.
-
-    The cluster is upgraded no further than the next hop needs, one minor version at a time, as Kubernetes asks.
-    """
-    steps: list[Step] = []
-    for hop in path.hops:
-        target = catalogue.kubernetes(hop.target, system)
-        fits = hop.kubernetes
-        if fits is not None and cluster < fits.first:
-            steps.extend(_cluster_steps(cluster, fits.first, hop))
-            cluster = fits.first
-        steps.append(_step(hop, cluster, target))
-        if steps[-1].kind == "blocked":
-            break
-    return tuple(steps)
+def os_major(key: str) -> str:
+    """``rhel9`` for ``rhel9.6``: the key without what follows the major number."""
+    return key.partition(".")[0]
 
 
-def _cluster_steps(cluster: Minor, wanted: Minor, hop: Hop) -> Iterator[Step]:
-    while cluster < wanted:
-        after = cluster.next() if cluster.major == wanted.major else wanted
-        yield Step("kubernetes", f"upgrade Kubernetes {cluster} -> {after} (operator stays at {hop.source})")
-        cluster = after
+def os_parts(key: str) -> tuple[str, str]:
+    """ID and version of a key: ``rhel9.6`` is ("rhel", "9.6")."""
+    match = re.fullmatch(r"([a-z_\-]*)(.*)", key)
+    return (match[1], match[2]) if match else ("", key)
 
 
-def _step(hop: Hop, cluster: Minor, target: MinorRange) -> Step:
-    fits = hop.kubernetes
-    if fits is not None and fits.holds(cluster):
-        return Step("operator", f"upgrade the operator {hop} on Kubernetes {cluster} (both fit {fits})", hop)
-    if target.holds(cluster):
-        text = (
-            f"upgrade the operator {hop} on Kubernetes {cluster}: {hop.target} fits ({target}), but {hop.source} was "
-            "not validated with it"
-        )
-        return Step("outside", text, hop)
-    if cluster > target.last:
-        text = (
-            f"cannot upgrade the operator {hop}: {hop.target} was validated with Kubernetes {target}, the cluster "
-            f"has {cluster}, and a cluster cannot go back"
-        )
-    else:
-        text = (
-            f"cannot upgrade the operator {hop}: no Kubernetes fits both, {hop.target} needs {target} and the cluster "
-            f"has {cluster}"
-        )
-    return Step("blocked", text, hop)
+_KUBELET_SUFFIXES: Final = (
+    ("+k3s", "k3s"),
+    ("+rke2", "rke2"),
+    ("+k0s", "k0s"),
+    ("-gke.", "gke"),
+    ("-eks-", "eks"),
+    ("+vmware", "vks"),
+)
+_DISTRIBUTION_LABELS: Final = (
+    ("node.openshift.io/os_id", "openshift"),
+    ("microk8s.io/cluster", "microk8s"),
+    ("kubernetes.azure.com/cluster", "aks"),
+    ("cloud.google.com/gke-nodepool", "gke"),
+    ("eks.amazonaws.com/nodegroup", "eks"),
+)
 
 
-def numbers(version: str) -> tuple[int, ...] | None:
-    """The numbers of a component's version, without its image's base: ``4.5.2-1-ubuntu22.04`` is (4, 5, 2, 1).
-
-    None if it has none, such as a digest.
-    """
-    match = re.match(r"v?(\d+(?:[.-]\d+)*)(?=$|[-+_.])", version.strip())
-    return tuple(map(int, re.split(r"[.-]", match[1]))) if match is not None else None
-
-
-def compare(version: str, other: str) -> int | None:
-    """-1, 0 or 1 as a component's version is older than, like or newer than another; None if they cannot be compared.
-
-    A bare branch is compared as a branch: 580 is as new as 580.126.20.
-    """
-    one, two = numbers(version), numbers(other)
-    if one is None or two is None:
-        return None
-    length = min(len(one), len(two)) if 1 in (len(one), len(two)) else max(len(one), len(two))
-    left, right = _padded(one, length), _padded(two, length)
-    return (left > right) - (left < right)
+def distribution(kubelet: str, labels: Mapping[str, str]) -> str:
+    """Which distribution of Kubernetes a node runs, as the matrix names it; ``k8s`` when nothing says otherwise."""
+    for suffix, name in _KUBELET_SUFFIXES:
+        if suffix in kubelet:
+            return name
+    return next((name for label, name in _DISTRIBUTION_LABELS if label in labels), "k8s")
 
 
-def _padded(number: Sequence[int], length: int) -> tuple[int, ...]:
-    return (*number[:length], *([0] * (length - len(number))))
+OPENSHIFT_MINORS_BEHIND: Final = 13
+"""OpenShift 4.N carries Kubernetes 1.(N+13)."""
+
+
+def openshift_of(kubernetes: Minor) -> Minor:
+    """The OpenShift version that carries this Kubernetes."""
+    return (4, kubernetes[1] - OPENSHIFT_MINORS_BEHIND)
+
+
+# --- Kernels ---------------------------------------------------------------------------------------------------------
+
+
+def kernel_series(kernel: str) -> str:
+    """``6.8`` of ``6.8.0-60-generic``; empty when it begins with no two numbers."""
+    found = minor(kernel)
+    return minor_text(found) if found else ""
+
+
+def kernel_flavour(kernel: str) -> str:
+    """``azure-fde`` of Ubuntu's ``6.8.0-1021-azure-fde``; empty for kernels that are not named so."""
+    match = re.fullmatch(r"\d+\.\d+\.\d+-\d+-(.+)", kernel)
+    return match[1] if match else ""
