@@ -139,10 +139,18 @@ async def reply_nonsense(call: Any) -> Any:
     return await reply(200, "nonsense")(call)
 
 
-async def test_a_full_queue_drops(recorder: EventRecorder) -> None:
-    for number in range(events.QUEUE_MAX + 3):
+async def test_a_full_queue_drops_and_its_last_places_are_for_warnings(
+    recorder: EventRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    places = events.QUEUE_MAX - events.WARNINGS_ONLY
+    for number in range(places + 3):
         recorder.event(NODE, "Normal", "R", f"m{number}")
     assert recorder.dropped == 3
+    for number in range(events.WARNINGS_ONLY + 2):
+        recorder.event(NODE, "Warning", "R", f"w{number}")
+    assert recorder.dropped == 5
+    assert caplog.text.count("dropped") == 2, "one line for each time that it was full"
 
 
 async def test_long_messages_are_cut_to_what_the_server_takes(api: FakeApi, recorder: EventRecorder) -> None:

@@ -241,6 +241,52 @@ async def test_3_9_an_orphan_whose_driver_is_not_upgraded_is_not_marked_over_and
         )
 
 
+# --- events (3.13) ----------------------------------------------------------------------------------------------------
+
+
+async def test_3_13_a_node_that_stays_where_it_is_gets_one_event_and_no_pass_after_pass() -> None:
+    """Every repeat would cost a request, and take an event from the few that a node may produce."""
+    async with World() as world:
+        cluster = await start(world, crd=False)
+        world.label("gpu-b", {names.UPGRADE_STATE: "banana"})
+
+        def told() -> list[Document]:
+            events = world.lab.api.list(resources.EVENTS)["items"]
+            return [each for each in events if each["involvedObject"]["name"] == "gpu-b" and each["type"] == "Warning"]
+
+        await world.lab.wait_until(lambda: bool(told()), timeout_s=PATIENCE_S, what="the event")
+        await world.at_rest()
+        before = world.lab.faults.count(user_agent="gpu-operator")
+        for _ in range(3):  # what others do starts passes, which find the same
+            await world.lab.clock.sleep(20.0)
+            world.label("gpu-a", {names.UPGRADE_SKIP: "true"})
+            await world.lab.clock.sleep(20.0)
+            world.label("gpu-a", {names.UPGRADE_SKIP: None})
+        await world.at_rest()
+        (event,) = told()
+        assert (event["reason"], event["source"]["component"]) == ("GPUDriverUpgrade", "nvidia-gpu-operator")
+        assert (event["metadata"]["namespace"], event["count"]) == ("default", 1)
+        assert world.lab.faults.count(user_agent="gpu-operator") == before
+        held = condition(world, "DriverUpgradeHeldUp")
+        assert held["reason"] == "UnknownUpgradeState"
+        assert cluster.drivers_on() == {node: [POLICY] for node in NODES}
+
+
+async def test_3_13_that_a_driver_pod_is_being_replaced_is_no_problem_to_tell() -> None:
+    async with World() as world:
+        await start(world, crd=False)
+        reasons: set[str] = set()
+
+        def watch(*_: object) -> None:
+            reasons.add(condition(world, "DriverUpgradeHeldUp").get("reason", ""))
+
+        world.lab.api.on_change(world.lab.api.resource("clusterpolicies", group=names.GROUP), watch)
+        world.edit_policy(POLICY, "driver", "version", "596.1")
+        await upgraded(world, "596.1")
+        await world.at_rest()
+        assert reasons == {""}
+
+
 # --- the annotation (2, 3.3) ------------------------------------------------------------------------------------------
 
 

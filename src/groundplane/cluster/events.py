@@ -29,7 +29,10 @@ MESSAGE_MAX: Final = 1024
 BURST: Final = 25
 REFILL_S: Final = 300.0
 """An object may produce 25 events at once and then one in five minutes, as client-go's recorder allows."""
-QUEUE_MAX: Final = 1000
+QUEUE_MAX: Final = 10_000
+"""So many events wait to be written; an upgrade of a large fleet has bursts of one a node."""
+WARNINGS_ONLY: Final = QUEUE_MAX // 10
+"""The last places are for warnings."""
 REMEMBERED_MAX: Final = 4096
 REFUSED = Retry(first_s=1.0, max_s=30.0)
 """How long a recorder that lacks the permission waits before it tries the same event again."""
@@ -118,6 +121,7 @@ class EventRecorder:
         self._sleep = sleep
         self._heard = heard
         self._refused = False
+        self._full = False
         self._client = client
         self._component = component
         self._namespace = namespace
@@ -149,8 +153,16 @@ class EventRecorder:
         """Queue an event about an object (a reference or the object itself). Never blocks, never raises."""
         try:
             about = obj_ref if isinstance(obj_ref, Reference) else Reference.of(obj_ref)
+            if type != "Warning" and self._queue.qsize() >= QUEUE_MAX - WARNINGS_ONLY:
+                raise asyncio.QueueFull
             self._queue.put_nowait(_Note(about, type, reason, _cut(message), self._now()))
-        except (asyncio.QueueFull, KeyError, TypeError) as error:
+            self._full = False
+        except asyncio.QueueFull:
+            self.dropped += 1
+            level = logging.DEBUG if self._full else logging.WARNING
+            log.log(level, "event %s (%s) dropped, as %d wait to be written", reason, message, self._queue.qsize())
+            self._full = True
+        except (KeyError, TypeError) as error:
             self.dropped += 1
             log.warning("event %s (%s) dropped: %r", reason, message, error)
 

@@ -53,6 +53,7 @@ from .model import (
 )
 from .scope import Outcome, Scope
 from .states import State
+from .troubles import Troubles
 from .work import Works
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ GATHER_S: Final = 0.2
 JOBS_S: Final = 15.0
 """While nodes wait for jobs to end, these are looked at so often: pods of the user's choice are not watched."""
 SOON_S: Final = 5.0
-"""When a pass is repeated in which something was not as it must be."""
+"""When a pass is repeated that could not begin."""
 PODS_S: Final = 30.0
 """How long a pass waits for the first listing of pods."""
 LABELLING_S: Final = 5.0
@@ -129,6 +130,7 @@ class Upgrades:
         self._selector = ""
         self._validators: ByNode[PodView, ValidatorPod] | None = None
         self._waiting: dict[str, str] = {}
+        self._troubles = Troubles()
         self._problems: tuple[Problem, ...] = ()
         self._controller: Controller[str] = Controller(
             KEY, guard(self._reconcile), workers=1, clock=clock.monotonic, sleep=clock.sleep
@@ -141,7 +143,7 @@ class Upgrades:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What an administrator has to look at, as of the last pass."""
+        """What an administrator has to look at, as of the last pass and lasting."""
         return self._problems
 
     @property
@@ -223,33 +225,41 @@ class Upgrades:
         if outcome.counts is not None:
             for field, gauge in GAUGES.items():
                 self._figures.set(gauge, getattr(outcome.counts, field))
-        failed = await self._carry_out(outcome.decisions)
+        lasting, again_s = self._troubles.found(outcome.problems, self._clock.monotonic())
+        failed = await self._carry_out(self._due(each) for each in outcome.decisions)
         self._denials.note(places.UPGRADES, failed)
-        self._tell(outcome)
+        self._tell(outcome, lasting)
         if failed is not None:
             return self._backoff.failed(KEY, failed)
         self._backoff.succeeded(KEY)
-        return self._next(about, outcome)
+        return self._next(about, outcome, again_s)
 
-    def _next(self, about: Scope, outcome: Outcome) -> Requeue | None:
+    def _due(self, decision: Decision) -> Decision:
+        """The decision, without the event of a problem that is not to be told now."""
+        problem = decision.problem
+        if problem is None or self._troubles.due(problem, self._clock.monotonic()):
+            return decision
+        return msgspec.structs.replace(decision, events=())
+
+    def _next(self, about: Scope, outcome: Outcome, again_s: float | None) -> Requeue | None:
         """When to look again, though nothing happens."""
         if about.requeue_s is None:
-            return None
+            return Requeue(again_s) if again_s is not None else None
         waits = [float(about.requeue_s)]
         if any(decision.to is not None for decision in outcome.decisions):
             waits.append(GATHER_S)
         if any(decision.state is State.WAIT_FOR_JOBS_REQUIRED for decision in outcome.decisions):
             waits.append(JOBS_S)
-        if outcome.problems:
-            waits.append(SOON_S)
+        if again_s is not None:
+            waits.append(again_s)
         return Requeue(min(waits))
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _tell(self, outcome: Outcome, problems: tuple[Problem, ...]) -> None:
         """Keep what the pass has to say to a person; the policy's conditions tell it."""
         self._waiting = {each.node: each.waits_for for each in outcome.decisions if each.waits_for}
         moved = any(decision.to is not None for decision in outcome.decisions)
-        if outcome.problems != self._problems or moved:
-            self._problems = outcome.problems
+        if problems != self._problems or moved:
+            self._problems = problems
             self._told()
 
     # --- what is in force ---------------------------------------------------------------------------------------------

@@ -301,7 +301,7 @@ class Pass(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One pass: a decision for every node of the snapshot, in its order, and what they were counted to be.
 
     ``held`` says why no node may start although there were slots (3.2), ``problems`` what concerns more than one node:
-    the pass went on, and is to be tried again soon if there are any.
+    the pass went on.
     """
 
     decisions: tuple[Decision, ...]

@@ -67,8 +67,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One pass of all machines.
 
     ``decisions`` are those of all nodes of all machines, then those of nodes of none. ``counts`` are sums over the
-    machines, None when there is none: gauges keep their values then (3.12). With ``problems`` the pass is tried again
-    soon.
+    machines, None when there is none: gauges keep their values then (3.12).
     """
 
     decisions: tuple[Decision, ...]
