@@ -225,12 +225,12 @@ def test_no_more_start_than_both_limits_allow(nodes, policy):
     [
         (3, 3, 0, False, False),
         (3, 2, 0, True, True),  # one is missing
-        (3, 4, 0, False, False),  # one is in excess: a node was tainted
+        (3, 4, 0, False, True),  # one is in excess: a node was tainted; or was not Ready a moment ago
         (2, 3, 1, False, False),  # a node is not Ready: nothing is wanted there any more
         (3, 3, 1, False, True),  # the same, before the DaemonSet's status says so; or one is missing elsewhere
         (2, 2, 1, False, True),  # one is missing elsewhere, which the numbers do not show
         (3, 2, 1, True, True),
-        (1, 3, 1, False, False),
+        (1, 3, 1, False, True),
     ],
 )
 def test_a_pod_on_a_node_that_is_not_ready_holds_up_nobody(desired, pods, unready, held, missing):

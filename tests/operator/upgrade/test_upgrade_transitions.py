@@ -475,7 +475,8 @@ def test_a_pod_in_excess_holds_up_nobody():
     assert (found.decisions[0].to, found.held, found.problems) == (S.CORDON_REQUIRED, "", ())
 
 
-def test_a_node_that_no_daemon_set_wants_says_so_and_takes_no_slot():
+def test_a_node_that_no_daemon_set_wants_says_so_and_keeps_its_slot():
+    """Whether its pod is just missing cannot be told for certain, as a DaemonSet's status is late."""
     nodes = (
         node(S.VALIDATION_REQUIRED, name="a", driver_pods=(), unschedulable=True, validators=VALID),
         node(S.UPGRADE_REQUIRED, OUTDATED, name="b"),
@@ -484,8 +485,13 @@ def test_a_node_that_no_daemon_set_wants_says_so_and_takes_no_slot():
     assert found.decisions[0].problem is not None
     assert found.decisions[0].problem.reason == "NoDriverPod"
     assert "kubectl uncordon a" in found.decisions[0].waits_for
-    assert found.decisions[1].to is S.CORDON_REQUIRED
-    assert found.counts.total == 1
+    assert found.decisions[1].to is None
+    assert (
+        "1 upgrades are in progress, maxParallelUpgrades is 1: a (validation-required)" in found.decisions[1].waits_for
+    )
+    assert (found.counts.total, found.counts.in_progress, found.counts.unavailable) == (2, 1, 1)
+    waiting = run(node(S.UPGRADE_REQUIRED, name="a", driver_pods=()), nodes[1])
+    assert waiting.counts.total == 1, "one that has not begun takes nothing"
 
 
 @pytest.mark.parametrize("state", [S.UNKNOWN, S.DONE])

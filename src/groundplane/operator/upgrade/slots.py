@@ -60,17 +60,18 @@ def slots(
 def tally(snapshot: Snapshot, *, incomplete: bool = False) -> Tally:
     """Count the nodes of a machine.
 
-    A node without a driver pod is not managed, and no part of any number, unless pods are just missing
-    (``incomplete``). A node whose label names no state is managed, but neither in progress nor anything else. The
-    states of requestor mode are not counted. What is wrong with ``maxUnavailable`` is a problem and leaves no slot.
+    A node without a driver pod is not managed, and no part of any number, unless it is amid its upgrade or pods may just
+    be missing (``incomplete``): what a DaemonSet's status says is late, and no limit may be passed for that. A node
+    whose label names no state is managed, but neither in progress nor anything else. The states of requestor mode are
+    not counted. What is wrong with ``maxUnavailable`` is a problem and leaves no slot.
     """
     buckets: dict[State | None, int] = dict.fromkeys(State, 0)
     buckets[None] = 0
     busy, down = [], []
     for node in snapshot.nodes:
-        if not (node.driver_pods or (incomplete and node.label)):
-            continue
         state = states.parse(node.label)
+        if not (node.driver_pods or state in states.IN_PROGRESS or (incomplete and node.label)):
+            continue
         buckets[state] += 1
         if state in states.IN_PROGRESS:
             busy.append(node)
@@ -132,10 +133,11 @@ def unplaced(snapshot: Snapshot) -> str:
 def uncertain(snapshot: Snapshot) -> str:
     """Which of the machine's DaemonSets may lack a pod on a node, though they have as many as they want, for a person.
 
-    A pod that is made anew is on no node for a moment; and one that is missing and one in excess, on a node that is not
-    Ready, come to nothing.
+    A pod that is made anew is on no node for a moment; and one that is missing and one in excess come to nothing, where
+    a node is not Ready, or was not when the status was written.
     """
-    return listed([_numbers(each) for each in _own(snapshot) if each.desired > each.pods - each.unready - each.waiting])
+    found = _own(snapshot)
+    return listed([_numbers(each) for each in found if each.desired != each.pods - each.unready - each.waiting])
 
 
 def _own(snapshot: Snapshot) -> list[DaemonSetFacts]:
