@@ -60,10 +60,10 @@ def slots(
 def tally(snapshot: Snapshot, *, incomplete: bool = False) -> Tally:
     """Count the nodes of a machine.
 
-    A node without a driver pod is not managed, and no part of any number, unless it is amid its upgrade or pods may just
-    be missing (``incomplete``): what a DaemonSet's status says is late, and no limit may be passed for that. A node
-    whose label names no state is managed, but neither in progress nor anything else. The states of requestor mode are
-    not counted. What is wrong with ``maxUnavailable`` is a problem and leaves no slot.
+    A node without a driver pod is not managed, and no part of any number, unless it is amid its upgrade or pods may be
+    missing (``incomplete``): what a DaemonSet's status says is late, and no limit may be passed for that. A node whose
+    label names no state is managed, but neither in progress nor anything else. The states of requestor mode are not
+    counted. What is wrong with ``maxUnavailable`` is a problem and leaves no slot.
     """
     buckets: dict[State | None, int] = dict.fromkeys(State, 0)
     buckets[None] = 0
