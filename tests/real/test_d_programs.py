@@ -313,12 +313,14 @@ def test_a_gpu_in_use_keeps_its_layout(stack: Stage) -> None:
         stack.until("the pod runs", lambda: phase(stack, path) == "Running")
         (held,) = stack.pod_resources(NODE)["busy"][names.GPU_RESOURCE]
         machine.set_busy(held)
-        label(stack, names.MIG_CONFIG, LAYOUT)
-        stack.until("it has failed", lambda: state(stack) == "failed" and "IN_USE" in failure(stack))
-        assert let_go(stack)
-        assert phase(stack, path) == "Running"
-        assert not any(divided(stack))
-    machine.set_busy(held, False)
+        try:
+            label(stack, names.MIG_CONFIG, LAYOUT)
+            stack.until("it has failed", lambda: state(stack) == "failed" and "IN_USE" in failure(stack))
+            assert let_go(stack)
+            assert phase(stack, path) == "Running"
+            assert not any(divided(stack))
+        finally:
+            machine.set_busy(held, False)
 
 
 def test_a_layout_by_label_though_the_manager_is_killed_meanwhile(stack: Stage) -> None:
