@@ -51,9 +51,10 @@ class OwnProcess:
             loop.add_signal_handler(number, self._signals.put_nowait, number)
 
     def path(self, path: str) -> Path:
-        """The path itself, below the current folder if it is relative; on a simulated machine ``/dev``, and what that has of the machine's, is the machine's.
+        """The path itself, below the current folder if it is relative.
 
-        So is ``/host/dev``: where the host's root is mounted, that is the same folder.
+        On a simulated machine ``/dev``, and what that has of the machine's, is the machine's. So is ``/host/dev``:
+        where the host's root is mounted, that is the same folder.
         """
         real = self._root.path(path if path.startswith("/") or not path else f"{Path.cwd()}/{path}")
         if self._simulation is None:
