@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +18,12 @@ from groundplane.node.hostroot import HostRoot
 
 
 @pytest.fixture
-def host(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedHost]:
-    folder: Path = tmp_path_factory.mktemp("h")
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedHost]:
+    with tempfile.TemporaryDirectory(prefix="gp-") as short:  # unix sockets below it have few bytes for their names
+        yield from _running(Path(short), monkeypatch)
+
+
+def _running(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedHost]:
     monkeypatch.setenv("GROUNDPLANE_HOME", str(folder / "home"))
     home = folder / "home/lab/default"
     home.mkdir(parents=True)

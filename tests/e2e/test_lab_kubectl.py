@@ -282,10 +282,10 @@ def test_a_pod_with_a_gpu_passes_the_cuda_check(lab: LabHome) -> None:
     limits = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
     container = {"name": "cuda", "image": CUDA_IMAGE} | limits
     overrides = json.dumps({"spec": {"containers": [container]}})
-    said = lab.kubectl(
-        "run", "cuda", "--rm", "-i", "--quiet", "--restart=Never", f"--image={CUDA_IMAGE}", f"--overrides={overrides}"
-    )
-    assert "Test PASSED" in said
+    lab.kubectl("run", "cuda", "--restart=Never", f"--image={CUDA_IMAGE}", f"--overrides={overrides}")
+    lab.kubectl("wait", "pod/cuda", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=20s")
+    assert "Test PASSED" in lab.kubectl("logs", "cuda")
+    lab.kubectl("delete", "pod", "cuda")
     assert "not found" in lab.refused("get", "pod", "cuda")
     bare = json.loads(one_shot("cuda-bare", CUDA_IMAGE))
     bare["spec"]["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-L40S"}

@@ -121,7 +121,8 @@ def normal(obj: Mapping[str, Any]) -> Document:
     annotations.pop("deprecated.daemonset.template.generation", None)
     if names.LAST_APPLIED_HASH in annotations:
         annotations[names.LAST_APPLIED_HASH] = "(hash over the policy's UID too)"
-    (document.get("status") or {}).pop("observedGeneration", None)
+    for key in ("observedGeneration", "collisionCount"):  # the latter when a predecessor's revisions were still there
+        (document.get("status") or {}).pop(key, None)
     if document["kind"] == "Service":
         for address in ("clusterIP", "clusterIPs"):
             document["spec"].pop(address, None)

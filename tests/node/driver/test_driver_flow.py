@@ -570,9 +570,8 @@ async def test_labels_are_written_up_to_seven_times(make: Make, failures: int) -
     world.faults.add(Rule("patch", "nodes", times=failures))
     assert await world.run() == (0 if failures == 6 else 1)
     delays = [each for each in world.slept if each not in (5.0, 120.0)][:6]
-    assert [round(delay / base, 3) for delay, base in zip(delays, (1, 2, 4, 8, 16, 32), strict=True)] == pytest.approx(
-        [1.1] * 6, abs=0.1
-    )
+    jitter = [delay / base for delay, base in zip(delays, (1, 2, 4, 8, 16, 32), strict=True)]
+    assert all(1.0 <= each <= 1.2 for each in jitter), jitter
     healthy(world)
 
 
