@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groundplane.admin.versions import (
+from groundplane.admin.hops import (
     Catalogue,
     Minor,
     MinorRange,

@@ -1,0 +1,329 @@
+"""Releases of the GPU Operator: which upgrade is one step, which needs a chain, and which Kubernetes it needs.
+
+contracts/admin-workflow.md 9.1, on the facts of the support matrix, which comes in as the decoded document: reading the
+file, and what else it knows of a platform, is left to ``matrix``. What an upgrade changes is left to ``value_changes``
+and ``disruption``.
+"""
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, Self
+
+import msgspec
+
+_VERSION: Final = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
+_MINOR: Final = re.compile(r"v?(\d+)\.(\d+)(?:[.+-].*)?")
+_WORDS: Final = {"end_of_support": "end of support", "generally_available": "generally available", "eol": "end of life"}
+"""Lifecycle words of the matrix that are written differently for a person."""
+_BY_AGE: Final = ("supported", "deprecated")
+"""Lifecycle by how many families are newer (contracts/admin-workflow.md 4); any older one has ended."""
+
+Action = Literal["none", "upgrade", "rollback"]
+StepKind = Literal["kubernetes", "operator", "outside", "blocked"]
+
+
+class VersionError(ValueError):
+    """A release is not one that a plan can be made for; the text says what was expected and what to do."""
+
+
+class Version(msgspec.Struct, frozen=True, order=True):
+    """A release ``YY.MM.PP``: its first two numbers are its family, the last is the patch."""
+
+    year: int
+    month: int
+    patch: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a release, with or without ``v``. Raises VersionError."""
+        match = _VERSION.fullmatch(text.strip())
+        if match is None:
+            raise VersionError(f"{text!r} is not a release of the GPU Operator: write it like v26.3.3")
+        return cls(*map(int, match.groups()))
+
+    @property
+    def family(self) -> str:
+        """The major release, such as ``26.3``."""
+        return f"{self.year}.{self.month}"
+
+    @property
+    def number(self) -> str:
+        """Without ``v``, as ``max_by_patch`` of the matrix has it."""
+        return f"{self.family}.{self.patch}"
+
+    def __str__(self) -> str:
+        """As the chart is versioned: with ``v``."""
+        return f"v{self.number}"
+
+
+class Minor(msgspec.Struct, frozen=True, order=True):
+    """A minor version of Kubernetes; patches and what vendors append decide nothing (contracts/admin-workflow.md 4)."""
+
+    major: int
+    minor: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``1.33`` or a server's version such as ``v1.33.4-gke.1172000``. Raises VersionError."""
+        match = _MINOR.fullmatch(text.strip())
+        if match is None:
+            raise VersionError(f"{text!r} is not a version of Kubernetes: expected one like 1.33 or v1.33.4")
+        return cls(int(match[1]), int(match[2]))
+
+    def next(self) -> "Minor":
+        """The minor version after this one."""
+        return Minor(self.major, self.minor + 1)
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+class MinorRange(NamedTuple):
+    """Minor versions of Kubernetes from the first to the last, both included."""
+
+    first: Minor
+    last: Minor
+
+    @classmethod
+    def parse(cls, text: str) -> "MinorRange":
+        """Read ``1.32-1.36`` or ``1.26``. Raises VersionError."""
+        first, _, last = text.partition("-")
+        return cls(Minor.parse(first), Minor.parse(last or first))
+
+    def holds(self, minor: Minor) -> bool:
+        """Whether it includes a minor version."""
+        return self.first <= minor <= self.last
+
+    def __and__(self, other: "MinorRange") -> "MinorRange | None":
+        """What two ranges have in common; None if nothing."""
+        both = MinorRange(max(self.first, other.first), min(self.last, other.last))
+        return both if both.first <= both.last else None
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+class Hop(NamedTuple):
+    """One upgrade of the chart that is supported by itself.
+
+    ``kubernetes`` is what the cluster may be while it is made: it fits source and target. None: no version does.
+    """
+
+    source: Version
+    target: Version
+    kubernetes: MinorRange | None
+
+    def __str__(self) -> str:
+        return f"{self.source} -> {self.target}"
+
+
+class Path(NamedTuple):
+    """How to come from one release to another: ``hops`` in order, one for a rollback, none if nothing is to be done.
+
+    ``notes`` are for a person: releases that the matrix does not list, what was shortened.
+    """
+
+    action: Action
+    source: Version
+    target: Version
+    hops: tuple[Hop, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Step(NamedTuple):
+    """A line of a plan that interleaves upgrades of the operator and of the cluster.
+
+    ``kubernetes``: upgrade the cluster; ``operator``: make the hop; ``outside``: make the hop, though the cluster is
+    newer than the release that runs was validated with; ``blocked``: it cannot go on.
+    """
+
+    kind: StepKind
+    text: str
+    hop: Hop | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Catalogue(msgspec.Struct, frozen=True):
+    """What the support matrix says of releases.
+
+    ``order`` are the families, oldest first; ``releases`` those published, oldest first; ``ranges`` the Kubernetes of
+    each family by operating system, under ``""`` for all; ``last`` the newest Kubernetes of single patches.
+    """
+
+    as_of: str
+    order: tuple[str, ...]
+    releases: tuple[Version, ...]
+    lifecycles: Mapping[str, str]
+    ranges: Mapping[str, Mapping[str, MinorRange]]
+    last: Mapping[str, Minor]
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """From the decoded support matrix. Raises VersionError for what is no version, KeyError for missing parts."""
+        platforms: Mapping[str, Mapping[str, Any]] = document["platforms"]
+        caps = [family["kubernetes"].get("max_by_patch", {}) for family in platforms.values()]
+        return cls(
+            as_of=str(document["data_as_of"]),
+            order=tuple(document["rules"]["family_order"]),
+            releases=tuple(sorted(map(Version.parse, document["releases"]))),
+            lifecycles=dict(document["lifecycle"]),
+            ranges={name: dict(_ranges(family)) for name, family in platforms.items()},
+            last={patch: Minor.parse(minor) for each in caps for patch, minor in each.items()},
+        )
+
+    def known(self, version: Version) -> bool:
+        """Whether the release is listed."""
+        return version in self.releases
+
+    def newest(self, family: str) -> Version:
+        """The newest patch of a family. Raises VersionError if none is listed."""
+        patches = [each for each in self.releases if each.family == family]
+        if not patches:
+            raise VersionError(f"the support matrix of {self.as_of} lists no release of family {family}")
+        return patches[-1]
+
+    def lifecycle(self, version: Version) -> str:
+        """How long a release's family has still to live, as a word: supported, deprecated, end of support."""
+        family = version.family
+        word = self.lifecycles.get(family)
+        if word is None:
+            newer = len(self.order) - 1 - self._place(family)
+            word = _BY_AGE[newer] if newer < len(_BY_AGE) else "end_of_support"
+        return _WORDS.get(word, word)
+
+    def kubernetes(self, version: Version, system: str | None = None) -> MinorRange:
+        """Which Kubernetes a release was validated with; with ``system`` (``ubuntu24.04``) the row of that system.
+
+        A system without a row of its own has the family's. Patches may end earlier than their family.
+        """
+        rows = self.ranges.get(version.family)
+        if rows is None:
+            raise self._unknown(version.family)
+        found = rows.get(system or "", rows[""])
+        cap = self.last.get(version.number)
+        return found if cap is None or cap >= found.last else MinorRange(found.first, max(cap, found.first))
+
+    def path(self, source: Version, target: Version, system: str | None = None) -> Path:
+        """How to come from ``source`` to ``target`` (contracts/admin-workflow.md 9.1).
+
+        Raises VersionError if a family is not one the matrix knows.
+        """
+        for each in (source, target):
+            self._place(each.family)
+        notes = tuple(
+            f"{each} is not listed in the support matrix of {self.as_of}: check that the chart exists, "
+            "or give a newer matrix"
+            for each in (source, target)
+            if not self.known(each)
+        )
+        if source == target:
+            return Path("none", source, target, (), notes)
+        if target < source:
+            return Path("rollback", source, target, (self._hop(source, target, system),), notes)
+        stops = [source, *self._stops(source, target), target]
+        hops = tuple(self._hop(a, b, system) for a, b in itertools.pairwise(stops))
+        return Path("upgrade", source, target, hops, notes)
+
+    def _stops(self, source: Version, target: Version) -> list[Version]:
+        between = self.order[self._place(source.family) + 1 : self._place(target.family)]
+        return [self.newest(family) for family in between]
+
+    def _hop(self, source: Version, target: Version, system: str | None) -> Hop:
+        return Hop(source, target, self.kubernetes(source, system) & self.kubernetes(target, system))
+
+    def _place(self, family: str) -> int:
+        if family not in self.order:
+            raise self._unknown(family)
+        return self.order.index(family)
+
+    def _unknown(self, family: str) -> VersionError:
+        return VersionError(
+            f"the support matrix of {self.as_of} does not know family {family}, only {', '.join(self.order)}: "
+            "use one of these, or give a newer matrix"
+        )
+
+
+def _ranges(family: Mapping[str, Any]) -> Iterator[tuple[str, MinorRange]]:
+    """The Kubernetes of a family, and of each system with a row that names it."""
+    whole = family["kubernetes"]
+    yield "", MinorRange(Minor.parse(whole["min"]), Minor.parse(whole["max"]))
+    for system, row in family["os"].items():
+        if "k8s" in row:
+            yield system, MinorRange.parse(row["k8s"])
+
+
+def interleave(catalogue: Catalogue, path: Path, cluster: Minor, system: str | None = None) -> tuple[Step, ...]:
+    """The hops of an upgrade with the upgrades of the cluster that must come between; stops where it cannot go on.
+
+    The cluster is upgraded no further than the next hop needs, one minor version at a time, as Kubernetes asks.
+    """
+    steps: list[Step] = []
+    for hop in path.hops:
+        target = catalogue.kubernetes(hop.target, system)
+        fits = hop.kubernetes
+        if fits is not None and cluster < fits.first:
+            steps.extend(_cluster_steps(cluster, fits.first, hop))
+            cluster = fits.first
+        steps.append(_step(hop, cluster, target))
+        if steps[-1].kind == "blocked":
+            break
+    return tuple(steps)
+
+
+def _cluster_steps(cluster: Minor, wanted: Minor, hop: Hop) -> Iterator[Step]:
+    while cluster < wanted:
+        after = cluster.next() if cluster.major == wanted.major else wanted
+        yield Step("kubernetes", f"upgrade Kubernetes {cluster} -> {after} (operator stays at {hop.source})")
+        cluster = after
+
+
+def _step(hop: Hop, cluster: Minor, target: MinorRange) -> Step:
+    fits = hop.kubernetes
+    if fits is not None and fits.holds(cluster):
+        return Step("operator", f"upgrade the operator {hop} on Kubernetes {cluster} (both fit {fits})", hop)
+    if target.holds(cluster):
+        text = (
+            f"upgrade the operator {hop} on Kubernetes {cluster}: {hop.target} fits ({target}), but {hop.source} was "
+            "not validated with it"
+        )
+        return Step("outside", text, hop)
+    if cluster > target.last:
+        text = (
+            f"cannot upgrade the operator {hop}: {hop.target} was validated with Kubernetes {target}, the cluster "
+            f"has {cluster}, and a cluster cannot go back"
+        )
+    else:
+        text = (
+            f"cannot upgrade the operator {hop}: no Kubernetes fits both, {hop.target} needs {target} and the cluster "
+            f"has {cluster}"
+        )
+    return Step("blocked", text, hop)
+
+
+def numbers(version: str) -> tuple[int, ...] | None:
+    """The numbers of a component's version, without its image's base: ``4.5.2-1-ubuntu22.04`` is (4, 5, 2, 1).
+
+    None if it has none, such as a digest.
+    """
+    match = re.match(r"v?(\d+(?:[.-]\d+)*)(?=$|[-+_.])", version.strip())
+    return tuple(map(int, re.split(r"[.-]", match[1]))) if match is not None else None
+
+
+def compare(version: str, other: str) -> int | None:
+    """-1, 0 or 1 as a component's version is older than, like or newer than another; None if they cannot be compared.
+
+    A bare branch is compared as a branch: 580 is as new as 580.126.20.
+    """
+    one, two = numbers(version), numbers(other)
+    if one is None or two is None:
+        return None
+    length = min(len(one), len(two)) if 1 in (len(one), len(two)) else max(len(one), len(two))
+    left, right = _padded(one, length), _padded(two, length)
+    return (left > right) - (left < right)
+
+
+def _padded(number: Sequence[int], length: int) -> tuple[int, ...]:
+    return (*number[:length], *([0] * (length - len(number))))
