@@ -1,6 +1,7 @@
 """Asserting and applying layouts on simulated GPUs (contracts/mig-exporter-validator.md 1.9 to 1.11, 9)."""
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Sequence
 
@@ -258,6 +259,50 @@ async def test_9_a_failure_at_any_step_leaves_what_was_there(tmp_path) -> None:
             await apply(found, *STEPS, control=Failing(found.control, at, error=error))
         assert found.shapes() == before, f"after a failure of call {at}"
         assert found.warned == []
+
+
+MODES = {
+    "off": (
+        (on(A100, "3g.20gb", Instance("1g.5gb", compute=())), on(H100, "7g.80gb"), GpuEntry(A100)),
+        (entry(None),),
+    ),
+    "on": ((GpuEntry(H100), GpuEntry(A100), on(A100, "1g.5gb")), (entry(""),)),
+    "both": ((GpuEntry(H100), on(H100, "1g.10gb"), on(A100, "7g.40gb")), (entry("", (0,)), entry(None, (1, 2)))),
+}
+
+
+@pytest.mark.parametrize("name", MODES)
+async def test_9_a_failure_while_modes_are_changed_leaves_what_was_there(tmp_path, name: str) -> None:
+    gpus, layout = MODES[name]
+
+    async def failing(at: int) -> tuple[Node, Failing]:
+        found = Node(tmp_path, gpus)
+        control = Failing(found.control, at, error=nvmlerrors.error(nvmlerrors.UNKNOWN, "something"))
+        with contextlib.suppress(MigError):
+            await apply(found, *layout, control=control, mode_only=True)
+        return found, control
+
+    counting = await failing(10_000)
+    assert not compare.mode(layout, counting[0].states())
+    for at in range(1, counting[1].calls + 1):
+        before = Node(tmp_path, gpus)
+        shapes, modes = before.shapes(), [each.modes for each in before.states()]
+        found, _ = await failing(at)
+        assert (found.shapes(), [each.modes for each in found.states()]) == (shapes, modes), f"after call {at} failed"
+        assert found.warned == []
+
+
+@pytest.mark.parametrize("model", [A100, H100])
+async def test_9_a_busy_gpu_keeps_the_modes_and_instances_of_all(node, model: str) -> None:
+    found = node(on(model, *ONE[model]), on(model, *ONE[model], busy=True), GpuEntry(model))
+    before = found.shapes(), [each.modes for each in found.states()]
+    with pytest.raises(MigError, match=r"GPU 1 .*cannot turn MIG off.*ERROR_IN_USE.*end the pods and host services"):
+        await apply(found, entry(None))
+    assert (found.shapes(), [each.modes for each in found.states()]) == before
+    assert found.warned == []
+
+
+ONE = {A100: ("3g.20gb", "1g.5gb"), H100: ("3g.40gb", "1g.10gb")}
 
 
 async def test_a_kill_at_any_step_is_made_good_by_the_next_run(tmp_path) -> None:

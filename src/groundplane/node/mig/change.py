@@ -157,20 +157,27 @@ def _planned(found: GpuState, offered: Sequence[InstanceProfile], entry: Entry) 
 async def set_modes(world: World, wanted: Mapping[str, bool], *, skip_reset: bool = False) -> None:
     """Set the MIG mode of GPUs, by UUID, and reset those on which it is pending.
 
-    GPUs that have their mode are left alone. Raises :class:`~.errors.MigError`. What is pending stays so after a failed
-    reset: a reboot brings it.
+    GPUs that have their mode are left alone. Raises :class:`~.errors.MigError`; all GPUs have then what they had, but
+    that what is pending stays so after a failed reset: a reboot brings it.
     """
+    changed: list[GpuState] = []
     pending: list[GpuState] = []
-    for found in state.read(world.control):
-        if found.modes is None or found.gpu.uuid not in wanted:
-            continue
-        mode = wanted[found.gpu.uuid]
-        if found.modes == (mode, mode):
-            continue
-        world.debug(f"{found.named}: turning MIG {_on(mode)}")
-        if _set_mode(world, found, mode):
-            pending.append(found)
-        await asyncio.sleep(0)
+    try:
+        for found in state.read(world.control):
+            if found.modes is None or found.gpu.uuid not in wanted:
+                continue
+            mode = wanted[found.gpu.uuid]
+            if found.modes == (mode, mode):
+                continue
+            world.debug(f"{found.named}: turning MIG {_on(mode)}")
+            changed.append(found)
+            if _set_mode(world, found, mode):
+                pending.append(found)
+            await asyncio.sleep(0)
+    except BaseException:
+        for found in reversed(changed):
+            _put_mode_back(world, found)
+        raise
     if not pending:
         return
     listed = ", ".join(found.named for found in pending)
@@ -195,7 +202,6 @@ def _set_mode(world: World, found: GpuState, mode: bool) -> bool:
         if after is None or after.pending != mode:
             raise reason or nvmlerrors.error(nvmlerrors.UNKNOWN, "the driver accepted the mode and did not take it")
     except DeviceError as error:
-        _put_back(world, found)
         raise _told(found, f"cannot turn MIG {_on(mode)}", error) from error
     if reason is not None:
         world.debug(f"{found.named}: {reason}")
@@ -338,6 +344,20 @@ def _told(found: GpuState, doing: str, error: DeviceError) -> MigError:
 
 
 # --- going back -------------------------------------------------------------------------------------------------------
+
+
+def _put_mode_back(world: World, before: GpuState) -> None:
+    """Give a GPU back its MIG mode, or what was pending of it, and then its instances."""
+    assert before.modes is not None
+    try:
+        if world.control.modes(before.gpu.uuid) != before.modes:
+            reason = world.control.set_mode(before.gpu.uuid, before.modes.pending)
+            if reason is not None and world.control.modes(before.gpu.uuid) != before.modes:
+                raise reason
+    except DeviceError as error:
+        world.warn(f"{before.named}: its former MIG mode ({_on(before.enabled)}) is not back: {error}")
+    else:
+        _put_back(world, before)
 
 
 def _put_back(world: World, before: GpuState) -> None:
