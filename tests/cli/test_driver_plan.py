@@ -161,6 +161,47 @@ def test_upgrades_that_are_off_say_why_and_what_is_cleared(snapshot: Path) -> No
     assert any("kubectl uncordon gpu-a" in line for line in lines)
 
 
+def test_a_node_that_was_left_cordoned_when_upgrades_were_turned_off_is_told(snapshot: Path) -> None:
+    """driver-lifecycle 3.12: its label has gone, and with it every trace of the upgrade."""
+
+    def off(items: list[Document]) -> None:
+        policy(items)["spec"]["driver"]["upgradePolicy"]["autoUpgrade"] = False
+        for node in (each for each in items if each["kind"] == "Node"):
+            node["metadata"]["labels"].pop(names.UPGRADE_STATE, None)
+
+    lines = run("--snapshot", changed(snapshot, off)).splitlines()
+    at = lines.index("gpu-a: (no state): stays, cordoned")
+    assert lines[at + 1].endswith("no upgrade will undo that: kubectl uncordon gpu-a")
+
+
+def test_an_orphan_will_be_marked(snapshot: Path) -> None:
+    """driver-lifecycle 3.9: only where its NVIDIADriver is upgraded."""
+
+    def handed_over(items: list[Document]) -> None:
+        policy(items)["spec"]["driver"]["useNvidiaDriverCRD"] = True
+        image = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "580.126.20"}
+        for name, on in (("on", True), ("off", False)):
+            items.append(
+                {
+                    "apiVersion": "nvidia.com/v1alpha1",
+                    "kind": "NVIDIADriver",
+                    "metadata": {"name": name},
+                    "spec": {**image, "upgradePolicy": {"autoUpgrade": on}},
+                }
+            )
+        for each in items:
+            labels = each["metadata"].get("labels") or {}
+            if each["kind"] == "Node":
+                owner = "off" if each["metadata"]["name"] == "gpu-c" else "on"
+                labels.update({names.UPGRADE_STATE: "upgrade-done", names.DRIVER_OWNER: owner})
+            if each["kind"] == "Pod" and labels.get(names.COMPONENT_LABEL) == names.DRIVER_COMPONENT:
+                each["metadata"].pop("ownerReferences")
+
+    text = run("--snapshot", changed(snapshot, handed_over))
+    assert "gpu-b (on): upgrade-done -> upgrade-required" in text
+    assert "gpu-c (off): upgrade-done -> (no state)" in text
+
+
 def test_nothing_to_do_is_said(snapshot: Path) -> None:
     def done(items: list[Document]) -> None:
         for each in list(items):

@@ -19,7 +19,6 @@ import msgspec
 
 from ...api import names, nvidiadriver
 from ...api.clusterpolicy import ClusterPolicySpec
-from ...api.release import Release
 from ...cluster import kinds
 from ...cluster.client import Client, PatchType
 from ...cluster.errors import ClusterError, Conflict, NotFound
@@ -27,7 +26,6 @@ from ...cluster.events import EventRecorder, Reference
 from ...cluster.queue import Controller, Requeue
 from ...cluster.views import NodeView, PodView
 from .. import denials as places
-from .. import handover
 from ..caches import Caches
 from ..clock import Clock
 from ..denials import Denials
@@ -36,16 +34,14 @@ from ..metrics import Metrics
 from ..nodes import NodeStore
 from ..retries import Backoff, Guard
 from ..settings import Settings
-from . import bynode, machine, observed, scope, states
+from . import bynode, machine, observed, scope
 from .bynode import ByNode, DriverPodView
 from .model import (
     DaemonSetFacts,
     Decision,
     DeletePod,
     DriverPod,
-    Event,
     NodeFacts,
-    Patch,
     Problem,
     StartEviction,
     ValidatorPod,
@@ -319,24 +315,11 @@ class Upgrades:
         return observed.daemon_sets(live, selector, pods, self._caches.revisions.values(), unready)
 
     def _orphans(self, about: Scope) -> list[Decision]:
-        """Nodes whose driver ClusterPolicy has left to an NVIDIADriver: they are marked for their upgrade (3.9).
-
-        Where the NVIDIADriver is not upgraded, the label would only be taken off again.
-        """
-        if self._settings.release is Release.V26_3 or about.selector != scope.BY_COMPONENT or self._pods is None:
+        """Nodes whose driver ClusterPolicy has left to an NVIDIADriver (3.9)."""
+        if self._pods is None:
             return []
-        pods = [
-            handover.DriverPod(
-                node=pod.spec.nodeName,
-                component=names.DRIVER_COMPONENT,
-                owned=bool(pod.metadata.ownerReferences),
-                running=pod.status.phase == "Running",
-            )
-            for pod in self._pods.informer.values()
-        ]
-        views = {view.name: view for name in self._pods.nodes if (view := self._nodes.get(name)) is not None}
-        marked = handover.to_mark(pods, {name: view.labels for name, view in views.items()}, about.machines)
-        return [_marked(views[name]) for name in marked]
+        views = [view for name in self._pods.nodes if (view := self._nodes.get(name)) is not None]
+        return observed.orphans(about, self._settings.release, self._pods.informer.values(), views)
 
     async def _node_facts(self, about: Scope, daemon_sets: Mapping[str, DaemonSetFacts]) -> list[NodeFacts]:
         """Every node with a driver pod or a state label; what costs a request is looked at where it is needed."""
@@ -422,19 +405,6 @@ class Upgrades:
         about = Reference("v1", "Node", node, uid=view.metadata.uid, resource_version=view.metadata.resourceVersion)
         kind: Literal["Normal", "Warning"] = "Warning" if type == machine.WARNING else "Normal"
         self._events.event(about, kind, REASON, message)
-
-
-def _marked(view: NodeView) -> Decision:
-    to = State.UPGRADE_REQUIRED
-    why = "its driver pod is no DaemonSet's any more: the driver of its NVIDIADriver takes its place"
-    return Decision(
-        node=view.name,
-        state=states.parse(view.labels.get(names.UPGRADE_STATE, "")),
-        to=to,
-        resource_version=view.metadata.resourceVersion,
-        patch=Patch({names.UPGRADE_STATE: to.value}),
-        events=(Event(machine.NORMAL, f"Driver upgrade: {to}: {why}"),),
-    )
 
 
 class _Noted(msgspec.Struct, frozen=True, gc=False):

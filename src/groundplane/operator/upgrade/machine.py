@@ -137,6 +137,25 @@ def _unowned(node: NodeFacts) -> Decision:
     return _stuck(node, states.parse(node.label), "NoDriverOwner", why)
 
 
+def left_cordoned(nodes: Iterable[NodeFacts]) -> tuple[Decision, ...]:
+    """Nodes that no upgrade looks at, for a person: of those that are cordoned it is said that they stay so (3.12)."""
+    return tuple(_quiet(node, State.UNKNOWN) for node in nodes if node.unschedulable)
+
+
+def orphaned(node: NodeFacts) -> Decision:
+    """Mark a node whose driver pod ClusterPolicy has left to an NVIDIADriver: no DaemonSet looks after it (3.9)."""
+    to = State.UPGRADE_REQUIRED
+    why = "its driver pod is no DaemonSet's any more: the driver of its NVIDIADriver takes its place"
+    return Decision(
+        node=node.name,
+        state=states.parse(node.label),
+        to=to,
+        resource_version=node.resource_version,
+        patch=Patch({names.UPGRADE_STATE: to.value}),
+        events=(Event(NORMAL, f"Driver upgrade: {to}: {why}"),),
+    )
+
+
 def unread(driver: str, nodes: Iterable[NodeFacts]) -> tuple[Decision, ...]:
     """Nodes whose NVIDIADriver cannot be read, so that nothing is known of its policy: who is amid an upgrade waits."""
     why = f"NVIDIADriver {driver}, whose node this is, cannot be read, so its upgrade does not go on; correct it"

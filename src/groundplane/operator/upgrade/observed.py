@@ -10,16 +10,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ...api import names
+from ...api.release import Release
 from ...cluster import kinds
 from ...cluster.client import Client
 from ...cluster.errors import ClusterError
 from ...cluster.views import NodeView, PodView
-from .. import readiness
+from .. import handover, readiness
 from ..owned import deleting
 from ..readiness import RevisionView
-from . import bynode
+from . import bynode, machine, scope
 from .bynode import DriverPodView
-from .model import DaemonSetFacts, DriverPod, GpuPod, NodeFacts, PodDeletion, Policy, ValidatorPod
+from .model import DaemonSetFacts, Decision, DriverPod, GpuPod, NodeFacts, PodDeletion, Policy, ValidatorPod
 from .scope import Scope
 from .states import State
 from .work import Works
@@ -108,6 +109,39 @@ def node(
         gpu_pods=gpu_pods,
         validators=tuple(validators) if state in VALIDATED else None,
         unread=unread,
+    )
+
+
+def orphans(about: Scope, release: Release, pods: Iterable[DriverPodView], views: Iterable[NodeView]) -> list[Decision]:
+    """Nodes whose driver ClusterPolicy has left to an NVIDIADriver are marked for their upgrade, before all else (3.9).
+
+    Where the NVIDIADriver is not upgraded, the label would only be taken off again.
+    """
+    if release is Release.V26_3 or about.selector != scope.BY_COMPONENT:
+        return []
+    seen = [
+        handover.DriverPod(
+            node=pod.spec.nodeName,
+            component=names.DRIVER_COMPONENT,
+            owned=bool(pod.metadata.ownerReferences),
+            running=pod.status.phase == "Running",
+        )
+        for pod in pods
+    ]
+    by_name = {view.name: view for view in views}
+    marked = handover.to_mark(seen, {name: view.labels for name, view in by_name.items()}, about.machines)
+    return [machine.orphaned(bare(by_name[name])) for name in marked]
+
+
+def bare(view: NodeView) -> NodeFacts:
+    """A node without what is on it."""
+    return NodeFacts(
+        name=view.name,
+        labels=view.labels,
+        annotations=view.annotations,
+        resource_version=view.metadata.resourceVersion,
+        unschedulable=view.spec.unschedulable,
+        ready=not view.status.conditions,
     )
 
 

@@ -22,7 +22,7 @@ from ...cluster.views import NodeView, PodView
 from .. import election
 from ..policy import candidate, decode
 from ..readiness import RevisionView
-from . import bynode, observed, scope
+from . import bynode, machine, observed, scope
 from .bynode import DriverPodView
 from .model import Counts, Decision
 from .scope import Scope
@@ -91,15 +91,24 @@ async def plan(client: Client, *, namespace: str, release: Release, now: int) ->
         for view in concerned
     ]
     outcome = scope.decide(about, now, facts, sets)
+    marked = {each.node: each for each in observed.orphans(about, release, pods, concerned)}
+    decisions = [marked.get(each.node, each) for each in outcome.decisions]
+    if about.off:
+        left = [observed.bare(view) for view in views if names.UPGRADE_STATE not in view.labels and _has_gpu(view)]
+        decisions += machine.left_cordoned(left)
     owner = {view.name: view.labels.get(names.DRIVER_OWNER, "") for view in views}
     cordoned = {view.name for view in views if view.spec.unschedulable}
     return Plan(
         release=release.value,
         off=about.off,
-        rows=tuple(_row(each, owner[each.node], each.node in cordoned) for each in outcome.decisions),
+        rows=tuple(_row(each, owner[each.node], each.node in cordoned) for each in decisions),
         counts={name: each.counts for name, each in outcome.passes.items()},
         problems=tuple(each.message for each in outcome.problems),
     )
+
+
+def _has_gpu(view: NodeView) -> bool:
+    return view.labels.get(names.GPU_PRESENT) == "true"
 
 
 def _row(decision: Decision, driver: str, cordoned: bool) -> Row:
