@@ -264,7 +264,7 @@ async def test_6_4_4_a_missing_component(world: World, missing: str) -> None:
     assert world.status("driver-ready") is None
 
 
-@pytest.mark.parametrize("flags", ["", "{}", "GDRCOPY_ENABLED: false\nGDS_ENABLED: false\nUNKNOWN: true\n"])
+@pytest.mark.parametrize("flags", ["", "{}", "1: true", "GDRCOPY_ENABLED: false\nGDS_ENABLED: false\nUNKNOWN: true\n"])
 async def test_6_4_4_nothing_further(world: World, flags: str) -> None:
     world.container_driver()
     world.devices()
@@ -273,7 +273,24 @@ async def test_6_4_4_nothing_further(world: World, flags: str) -> None:
     assert world.files() == {"driver-ready", ".driver-ctr-ready"}
 
 
-@pytest.mark.parametrize("flags", ["- a", "text", "GDS_ENABLED: maybe", "GDS_ENABLED: 'true'", "{", "1: true", "A: 1"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *(
+            "- a",
+            "text",
+            "GDS_ENABLED: maybe",
+            "GDS_ENABLED: 'true'",
+            "{",
+            "A: 1",
+            "A: 2026-99-99",
+            "[" * 9000,
+            "&a [*a]",
+        ),
+        "A: &a [x, x]\nB: &b [*a, *a]\n" + "".join(f"{c}: &{c} [{f'*{chr(ord(c) - 1)}, ' * 9}]\n" for c in "cdefghij"),
+    ],
+    ids=range(10),
+)
 async def test_6_4_4_a_file_that_is_malformed_ends_it_even_with_wait(world: World, flags: str) -> None:
     world.container_driver()
     world.devices()

@@ -240,14 +240,14 @@ async def _is_managed(context: Context) -> bool:
 
 def _extras(process: Process) -> tuple[str, ...]:
     """Components that the driver container says it has loaded. Raises :class:`~.errors.ValidationError`."""
-    import yaml
+    from ...api import goyaml
 
     try:
-        document = yaml.safe_load(process.path(_VALIDATIONS).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        document = goyaml.loads(process.path(_VALIDATIONS).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, goyaml.DocumentError) as error:
         raise ValidationError(f"{_VALIDATIONS} of the driver container cannot be read: {error}") from error
     flags = {} if document is None else document
-    if not isinstance(flags, dict) or not all(isinstance(key, str) for key in flags):
+    if not isinstance(flags, dict):
         raise ValidationError(f"{_VALIDATIONS} of the driver container: expected a mapping of names, found {flags!r}")
     for name, value in flags.items():
         if not isinstance(value, bool):
