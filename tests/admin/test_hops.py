@@ -3,10 +3,12 @@
 import itertools
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from groundplane.admin import matrix
 from groundplane.admin.hops import (
     Catalogue,
     Minor,
@@ -18,36 +20,9 @@ from groundplane.admin.hops import (
     numbers,
 )
 
-PATCHES = {"24.9": 3, "25.3": 5, "25.10": 2, "26.3": 4, "26.7": 1}
-RELEASES = [f"v{family}.{patch}" for family, count in PATCHES.items() for patch in range(count)]
-RANGES = {"24.9": "1.24-1.31", "25.3": "1.29-1.33", "25.10": "1.30-1.35", "26.3": "1.32-1.36", "26.7": "1.33-1.36"}
-CAPS = {
-    "25.3": {"25.3.0": "1.32", "25.3.1": "1.33"},
-    "25.10": {"25.10.0": "1.34", "25.10.1": "1.35"},
-    "26.3": {"26.3.0": "1.35", "26.3.1": "1.35", "26.3.2": "1.36", "26.3.3": "1.36"},
-}
-NOBLE = {"26.3": "1.32-1.36", "26.7": "1.32-1.36"}
-
-
-def document(**other: Any) -> dict[str, Any]:
-    def platform(family: str, span: str) -> dict[str, Any]:
-        first, last = span.split("-")
-        systems: dict[str, Any] = {"rhcos": {"openshift": "4.12-4.17"}}
-        if family in NOBLE:
-            systems["ubuntu24.04"] = {"k8s": NOBLE[family]}
-        return {"kubernetes": {"min": first, "max": last, "max_by_patch": CAPS.get(family, {})}, "os": systems}
-
-    made: dict[str, Any] = {
-        "data_as_of": "2026-08-21",
-        "rules": {"family_order": list(RANGES)},
-        "lifecycle": {"26.7": "supported", "26.3": "deprecated", "25.10": "end_of_support"},
-        "platforms": {family: platform(family, span) for family, span in RANGES.items()},
-        "releases": {name: {} for name in RELEASES},
-    }
-    return {**made, **other}
-
-
-CATALOGUE = Catalogue.of(document())
+MATRIX = matrix.shipped()
+CATALOGUE = Catalogue.of(MATRIX)
+RELEASES = list(MATRIX.releases)
 
 
 def path(source: str, target: str, system: str | None = None) -> Any:
@@ -138,7 +113,7 @@ def test_a_release_the_matrix_does_not_list_is_noted_and_a_family_it_does_not_kn
 )
 def test_4_lifecycle_by_the_table_and_else_by_the_place_of_the_family(version: str, word: str) -> None:
     assert CATALOGUE.lifecycle(Version.parse(version)) == word
-    assert Catalogue.of(document(lifecycle={})).lifecycle(Version.parse(version)) == word
+    assert Catalogue.of(msgspec.structs.replace(MATRIX, lifecycle={})).lifecycle(Version.parse(version)) == word
 
 
 def steps(source: str, target: str, cluster: str) -> list[tuple[str, str]]:
@@ -174,7 +149,7 @@ def test_hops_join_and_each_is_allowed_by_itself(source: str, target: str) -> No
     if found.action != "upgrade":
         assert Version.parse(target) <= Version.parse(source)
         return
-    order = list(RANGES)
+    order = list(MATRIX.family_order)
     assert (found.hops[0].source, found.hops[-1].target) == (Version.parse(source), Version.parse(target))
     assert all(one.target == two.source for one, two in itertools.pairwise(found.hops))
     for hop in found.hops:

@@ -1,16 +1,17 @@
 """Releases of the GPU Operator: which upgrade is one step, which needs a chain, and which Kubernetes it needs.
 
-contracts/admin-workflow.md 9.1, on the facts of the support matrix, which comes in as the decoded document: reading the
-file, and what else it knows of a platform, is left to ``matrix``. What an upgrade changes is left to ``value_changes``
-and ``disruption``.
+contracts/admin-workflow.md 9.1, on the facts of the support matrix: reading it, and judging a platform by it, is left
+to ``matrix`` and others. What an upgrade changes is left to ``value_changes`` and ``disruption``.
 """
 
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self
 
 import msgspec
+
+from .matrix import Family, Matrix
 
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
 _MINOR: Final = re.compile(r"v?(\d+)\.(\d+)(?:[.+-].*)?")
@@ -161,16 +162,15 @@ class Catalogue(msgspec.Struct, frozen=True):
     last: Mapping[str, Minor]
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Self:
-        """From the decoded support matrix. Raises VersionError for what is no version, KeyError for missing parts."""
-        platforms: Mapping[str, Mapping[str, Any]] = document["platforms"]
-        caps = [family["kubernetes"].get("max_by_patch", {}) for family in platforms.values()]
+    def of(cls, matrix: Matrix) -> Self:
+        """From the support matrix."""
+        caps = [family.kubernetes.max_by_patch for family in matrix.platforms.values()]
         return cls(
-            as_of=str(document["data_as_of"]),
-            order=tuple(document["rules"]["family_order"]),
-            releases=tuple(sorted(map(Version.parse, document["releases"]))),
-            lifecycles=dict(document["lifecycle"]),
-            ranges={name: dict(_ranges(family)) for name, family in platforms.items()},
+            as_of=str(matrix.data_as_of),
+            order=matrix.family_order,
+            releases=tuple(sorted(map(Version.parse, matrix.releases))),
+            lifecycles=matrix.lifecycle,
+            ranges={name: dict(_ranges(family)) for name, family in matrix.platforms.items()},
             last={patch: Minor.parse(minor) for each in caps for patch, minor in each.items()},
         )
 
@@ -246,13 +246,12 @@ class Catalogue(msgspec.Struct, frozen=True):
         )
 
 
-def _ranges(family: Mapping[str, Any]) -> Iterator[tuple[str, MinorRange]]:
+def _ranges(family: Family) -> Iterator[tuple[str, MinorRange]]:
     """The Kubernetes of a family, and of each system with a row that names it."""
-    whole = family["kubernetes"]
-    yield "", MinorRange(Minor.parse(whole["min"]), Minor.parse(whole["max"]))
-    for system, row in family["os"].items():
-        if "k8s" in row:
-            yield system, MinorRange.parse(row["k8s"])
+    yield "", MinorRange(Minor.parse(family.kubernetes.min), Minor.parse(family.kubernetes.max))
+    for system, row in family.os.items():
+        if row.k8s is not None:
+            yield system, MinorRange.parse(str(row.k8s))
 
 
 def interleave(catalogue: Catalogue, path: Path, cluster: Minor, system: str | None = None) -> tuple[Step, ...]:
