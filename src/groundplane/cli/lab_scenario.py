@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 SPEED = 120.0
 HAPPENED_SHOWN = 8
 ROWS_SHOWN = 12
+HEADINGS = ("node", "state", "next")
+GAP = 2
+LEAST_ROOM = 10
+"""Columns that the last one has at least, however narrow the screen."""
 
 
 @click.group("scenario")
@@ -143,27 +147,27 @@ def screen(report: "Report", width: int) -> "RenderableType":
     parts: list[RenderableType] = [Text(f"{report.seconds:5.1f} s  {counted(report.states)}{operator}", "bold")]
     if report.plan is not None:
         parts += [Text(slots(counts), "dim") for counts in report.plan.counts.values()]
-        parts.append(table(report.plan.rows))
+        parts.append(table(report.plan.rows, width))
     parts += [Text(_cut(_told(each), width)) for each in report.happened[-HAPPENED_SHOWN:]]
     return Group(*parts)
 
 
-def table(rows: Sequence["Row"]) -> "Table":
+def table(rows: Sequence["Row"], width: int) -> "Table":
     """The nodes that are amid their upgrade: state, and what is done or waited for, cut at the end of a line."""
     from rich.table import Table
 
     from ..operator.upgrade import states
 
-    view = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    view.add_column("node", no_wrap=True)
-    view.add_column("state", no_wrap=True)
-    view.add_column("next", no_wrap=True, overflow="ellipsis")
     amid = [row for row in rows if states.parse(row.state) in states.IN_PROGRESS]
-    for row in amid[:ROWS_SHOWN]:
-        what = f"-> {row.to}" if row.to else "; ".join(row.what)
-        view.add_row(row.node, row.state, what)
+    cells = [(row.node, row.state, f"-> {row.to}" if row.to else "; ".join(row.what)) for row in amid[:ROWS_SHOWN]]
     if len(amid) > ROWS_SHOWN:
-        view.add_row(f"and {len(amid) - ROWS_SHOWN} more", "", "")
+        cells.append((f"and {len(amid) - ROWS_SHOWN} more", "", ""))
+    room = width - sum(max(map(len, column)) + GAP for column in list(zip(HEADINGS, *cells, strict=True))[:2])
+    view = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+    for heading in HEADINGS:
+        view.add_column(heading, no_wrap=True)
+    for node, state, what in cells:
+        view.add_row(node, state, _cut(what, max(room, LEAST_ROOM)))
     return view
 
 
