@@ -316,7 +316,8 @@ async def test_6_5_each_mig_device_is_checked_by_a_child_of_its_own(
 @pytest.mark.parametrize(
     ("argv", "text"),
     [
-        (("--elements", "0"), "expected 1 or more"),
+        (("--elements", "0"), "0 elements cannot be added; expected 1 to 100000000"),
+        (("--elements", "4294967297"), "4294967297 elements cannot be added; expected 1 to 100000000"),
         (("--time-limit", "0s"), "is over before it begins"),
         (("--time-limit", "5"), "a number needs its unit"),
     ],

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 PASSED, MISUSE, NO_LIBRARY_CODE, CALL_FAILED, WRONG, HANGS, NO_GPU, CRASHED = range(8)
 """Exit codes: all is well; wrong options, or a signal; no library; a call failed; wrong sums; no answer within the time
 limit; the container has no GPU; the library ended its process."""
+MOST_ELEMENTS: Final = 100_000_000
+"""Of a vector; this process then holds less than 2 GiB of them."""
 DRIVER_VERSION: Final = "/sys/module/nvidia/version"
 _MODULE: Final = "groundplane.node.validate.cuda.child"
 _CHOSEN: Final = "CUDA_VISIBLE_DEVICES"
@@ -98,8 +100,10 @@ async def run(process: Process, *, simulated: "SimulatedCuda | None" = None) -> 
 
 
 def _validate(values: Values) -> None:
-    if values["elements"] < 1:
-        raise values.mistake("elements", f"{values['elements']} elements cannot be added; expected 1 or more")
+    if not 1 <= values["elements"] <= MOST_ELEMENTS:
+        raise values.mistake(
+            "elements", f"{values['elements']} elements cannot be added; expected 1 to {MOST_ELEMENTS}"
+        )
     if values["limit"].seconds <= 0:
         raise values.mistake("limit", f"the time limit {values['limit']} is over before it begins")
 
