@@ -90,7 +90,9 @@ def home(tmp_path: Path) -> Iterator[LabHome]:
             home.close(name)
 
 
-@pytest.mark.parametrize(("document", "least"), [("tutorial.md", 20), ("mig.md", 6), ("metrics.md", 4)])
+@pytest.mark.parametrize(
+    ("document", "least"), [("tutorial.md", 20), ("mig.md", 6), ("metrics.md", 4), ("driver-upgrades.md", 8)]
+)
 def test_a_documents_commands_do_what_it_says(home: LabHome, document: str, least: int) -> None:
     found = steps((ROOT / "docs" / document).read_text(encoding="utf-8"))
     assert len(found) >= least
@@ -101,7 +103,10 @@ def test_a_documents_commands_do_what_it_says(home: LabHome, document: str, leas
         assert missing(step.shown, printed) == [], f"{step.commands}\nprinted:\n{printed}"
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/lab.md", "docs/tutorial.md", "docs/mig.md", "docs/metrics.md"])
+@pytest.mark.parametrize(
+    "document",
+    ["README.md", "docs/lab.md", "docs/tutorial.md", "docs/mig.md", "docs/metrics.md", "docs/driver-upgrades.md"],
+)
 def test_links_lead_somewhere(document: str) -> None:
     """Files that these documents point to exist."""
     text = (ROOT / document).read_text(encoding="utf-8")
