@@ -1,0 +1,272 @@
+"""A cluster as far as the API alone tells it, in plain data: what checks judge, live or from an archive.
+
+Objects come in as the API's JSON; :meth:`Snapshot.of` keeps what checks use and no more. What could not be read is
+said (:attr:`Snapshot.unread`), never taken for empty. Nothing here judges.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Self
+
+import msgspec
+from msgspec import field
+
+from ..api import names
+from .versions import distribution, os_key
+
+NVIDIA_RESOURCES: Final = "nvidia.com/"
+DRIVER_APPS: Final = ("nvidia-driver-daemonset",)
+TOOLKIT_APP: Final = "nvidia-container-toolkit-daemonset"
+PREINSTALLED: Final = "pre-installed"
+"""Value of :data:`names.DEPLOY_DRIVER` on a node whose driver is the host's."""
+VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+PSA_ENFORCE: Final = "pod-security.kubernetes.io/enforce"
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A node."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[str, ...] = ()
+    """As ``key=value:Effect``."""
+    unschedulable: bool = False
+    ready: bool = True
+    os_image: str = ""
+    kernel: str = ""
+    runtime: str = ""
+    """``containerRuntimeVersion``."""
+    kubelet: str = ""
+    arch: str = ""
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    """Of NVIDIA's resources only, like :attr:`allocatable`."""
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_features(self) -> bool:
+        """Whether node feature discovery has labelled the node."""
+        return any(label.startswith(names.NFD_PREFIX) for label in self.labels)
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether a label or a resource says that there is a GPU."""
+        labelled = any(self.labels.get(label) == "true" for label in (names.GPU_PRESENT, *names.PCI_GPU_LABELS))
+        return labelled or bool(self.capacity)
+
+    @property
+    def distribution(self) -> str:
+        """Which distribution of Kubernetes it runs (versions.distribution)."""
+        return distribution(self.kubelet, self.labels)
+
+    @property
+    def host_driver(self) -> bool:
+        """Whether its driver was found to be the host's own."""
+        return self.labels.get(names.DEPLOY_DRIVER) == PREINSTALLED
+
+    @property
+    def driver_version(self) -> str:
+        """The version of its running driver, as GPU feature discovery labelled it; empty when it did not."""
+        full = self.labels.get(f"{names.CUDA_DRIVER_VERSION}.full", "")
+        if full:
+            return full
+        parts = [self.labels.get(f"{names.CUDA_DRIVER}.{part}", "") for part in ("major", "minor", "rev")]
+        return ".".join(part for part in parts if part)
+
+    @classmethod
+    def of(cls, node: Mapping[str, Any]) -> Self:
+        """Read a Node."""
+        metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
+        info: Mapping[str, str] = status.get("nodeInfo") or {}
+        conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+        return cls(
+            name=metadata["name"],
+            labels=metadata.get("labels") or {},
+            annotations=metadata.get("annotations") or {},
+            taints=tuple(
+                f"{taint['key']}={taint.get('value', '')}:{taint['effect']}" for taint in spec.get("taints") or ()
+            ),
+            unschedulable=bool(spec.get("unschedulable")),
+            ready=conditions.get("Ready") == "True",
+            os_image=info.get("osImage", ""),
+            kernel=info.get("kernelVersion", ""),
+            runtime=info.get("containerRuntimeVersion", ""),
+            kubelet=info.get("kubeletVersion", ""),
+            arch=info.get("architecture", ""),
+            capacity=_resources(status.get("capacity")),
+            allocatable=_resources(status.get("allocatable")),
+        )
+
+
+def _resources(amounts: Mapping[str, Any] | None) -> dict[str, str]:
+    return {name: str(value) for name, value in (amounts or {}).items() if name.startswith(NVIDIA_RESOURCES)}
+
+
+class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod."""
+
+    namespace: str
+    name: str
+    node: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    phase: str = ""
+    runtime_class: str = ""
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """NVIDIA's resources that its containers are limited to, of each the largest amount."""
+    visible_devices: tuple[str, ...] = ()
+    """Values of ``NVIDIA_VISIBLE_DEVICES`` that containers without a limit on a GPU set themselves."""
+
+    @property
+    def is_driver(self) -> bool:
+        """Whether it brings a driver: of the ClusterPolicy, of an NVIDIADriver, or OpenShift's."""
+        return self.labels.get("app") in DRIVER_APPS or self.labels.get(names.COMPONENT_LABEL) == names.DRIVER_COMPONENT
+
+    @property
+    def where(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+    @classmethod
+    def of(cls, pod: Mapping[str, Any]) -> Self:
+        """Read a Pod."""
+        metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+        containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+        limits: dict[str, str] = {}
+        visible: list[str] = []
+        for container in containers:
+            own = _resources((container.get("resources") or {}).get("limits"))
+            limits |= own
+            if not own:
+                visible += [env["value"] for env in container.get("env") or () if _sets_devices(env)]
+        return cls(
+            namespace=metadata.get("namespace", ""),
+            name=metadata["name"],
+            node=spec.get("nodeName", ""),
+            labels=metadata.get("labels") or {},
+            phase=status.get("phase", ""),
+            runtime_class=spec.get("runtimeClassName") or "",
+            limits=limits,
+            visible_devices=tuple(visible),
+        )
+
+
+def _sets_devices(env: Mapping[str, Any]) -> bool:
+    """Whether an entry asks for devices; ``void`` and ``none`` ask for none."""
+    return env.get("name") == VISIBLE_DEVICES and env.get("value") not in (None, "", "void", "none")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator is, or will be, told: from a ClusterPolicy's spec or from the chart's values.
+
+    An empty text or None is not set: the release's default holds.
+    """
+
+    driver: bool = True
+    driver_version: str = ""
+    precompiled: bool = False
+    module_type: str = "auto"
+    open_modules: bool = False
+    """``driver.useOpenKernelModules``, deprecated."""
+    driver_resources: bool = False
+    """Drivers come from NVIDIADriver objects."""
+    toolkit: bool = True
+    toolkit_env: Mapping[str, str] = field(default_factory=dict)
+    cdi: bool | None = None
+    nri: bool = False
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> Self:
+        """Read a ClusterPolicy's ``spec`` or chart values, which spell all of this alike but for NVIDIADriver."""
+        driver, toolkit, cdi = (spec.get(part) or {} for part in ("driver", "toolkit", "cdi"))
+        crd = (driver.get("nvidiaDriverCRD") or {}).get("enabled", driver.get("useNvidiaDriverCRD"))
+        return cls(
+            driver=_default(driver.get("enabled"), True),
+            driver_version=str(driver.get("version") or ""),
+            precompiled=bool(driver.get("usePrecompiled")),
+            module_type=driver.get("kernelModuleType") or "auto",
+            open_modules=bool(driver.get("useOpenKernelModules")),
+            driver_resources=bool(crd),
+            toolkit=_default(toolkit.get("enabled"), True),
+            toolkit_env={env["name"]: str(env.get("value", "")) for env in toolkit.get("env") or ()},
+            cdi=cdi.get("enabled"),
+            nri=bool(cdi.get("nriPluginEnabled")),
+        )
+
+
+def _default(value: bool | None, default: bool) -> bool:
+    return default if value is None else value
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster."""
+
+    version: str = ""
+    """``gitVersion`` of the API server; empty when it could not be read."""
+    nodes: tuple[NodeFacts, ...] = ()
+    pods: tuple[PodFacts, ...] = ()
+    settings: Settings | None = None
+    """Of the ClusterPolicy there is; None without one."""
+    namespace: str = "gpu-operator"
+    """The operator's."""
+    namespace_labels: Mapping[str, str] | None = None
+    """None: there is no such namespace yet."""
+    webhooks: tuple[str, ...] = ()
+    """Names of validating and mutating webhook configurations."""
+    openshift: bool = False
+    unread: frozenset[str] = frozenset()
+    """Resources that could not be read: ``pods``, ``nodes``, ``clusterpolicies``, ``namespaces``, ``webhooks``."""
+
+    @property
+    def gpu_nodes(self) -> tuple[NodeFacts, ...]:
+        """Nodes that say they have GPUs."""
+        return tuple(node for node in self.nodes if node.has_gpu)
+
+    @property
+    def candidates(self) -> tuple[NodeFacts, ...]:
+        """GPU nodes, or all nodes as long as none says that it is one."""
+        return self.gpu_nodes or self.nodes
+
+    def os_key(self, node: NodeFacts) -> str:
+        """The support matrix's key of a node's operating system."""
+        return os_key(node.labels, node.os_image, openshift=self.openshift)
+
+    def pods_on(self, node: NodeFacts) -> tuple[PodFacts, ...]:
+        """Pods that are bound to a node and have not ended."""
+        return tuple(pod for pod in self.pods if pod.node == node.name and pod.phase not in ("Succeeded", "Failed"))
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        version: str = "",
+        nodes: Iterable[Mapping[str, Any]] = (),
+        pods: Iterable[Mapping[str, Any]] = (),
+        policies: Iterable[Mapping[str, Any]] = (),
+        namespace: str = "gpu-operator",
+        namespaces: Iterable[Mapping[str, Any]] = (),
+        webhooks: Iterable[Mapping[str, Any]] = (),
+        openshift: bool = False,
+        unread: Iterable[str] = (),
+    ) -> Self:
+        """Read a cluster's objects as the API gives them.
+
+        Of several ClusterPolicies the oldest counts, as it does for the operator; the others are ignored.
+        """
+        oldest = min(policies, key=_age, default=None)
+        found = next((each for each in namespaces if each["metadata"]["name"] == namespace), None)
+        read_nodes = tuple(sorted((NodeFacts.of(node) for node in nodes), key=lambda node: node.name))
+        return cls(
+            version=version,
+            nodes=read_nodes,
+            pods=tuple(sorted((PodFacts.of(pod) for pod in pods), key=lambda pod: pod.where)),
+            settings=Settings.of(oldest.get("spec") or {}) if oldest is not None else None,
+            namespace=namespace,
+            namespace_labels=(found["metadata"].get("labels") or {}) if found is not None else None,
+            webhooks=tuple(sorted(webhook["metadata"]["name"] for webhook in webhooks)),
+            openshift=openshift or any(node.distribution == "openshift" for node in read_nodes),
+            unread=frozenset(unread),
+        )
+
+
+def _age(policy: Mapping[str, Any]) -> tuple[str, str]:
+    metadata = policy["metadata"]
+    return metadata.get("creationTimestamp") or "", metadata["name"]
