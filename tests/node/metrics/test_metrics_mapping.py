@@ -246,16 +246,17 @@ def test_5_6_files_of_jobs(tmp_path: Path, wanted: Settings) -> None:
         ("1", "job-3"),
         ("1.7", " job-4 \n"),
         ("2", ""),
+        ("4", "of no GPU of this machine"),
         ("x", "no"),
         ("1.7.1", "no"),
         ("-1", "no"),
     ):
         (tmp_path / name).write_text(content)
     (tmp_path / "3").mkdir()
-    found = jobs.read(tmp_path.joinpath, "")
+    found = jobs.read(tmp_path.joinpath, "", {"0", "1", "1.7", "2", "3", "5"})
     assert found == {"0": ("job-1", "job-2"), "1": ("job-3",), "1.7": ("job-4",), "2": ()}
     assert jobs.of(entity(GPUS[0], wanted), found) == ("job-1", "job-2")
     assert jobs.of(entity(GPUS[1], wanted, 7), found) == ("job-4",)
     assert jobs.of(entity(GPUS[1], wanted, 3), found) == ()
     with pytest.raises(jobs.JobsError, match="folder of job files none cannot be read: No such file"):
-        jobs.read(tmp_path.joinpath, "none")
+        jobs.read(tmp_path.joinpath, "none", {"0"})

@@ -818,6 +818,20 @@ async def test_4_a_connection_that_asks_nothing_is_cut(world: Make, monkeypatch:
     assert (await here.get()).status == 200
 
 
+@pytest.mark.parametrize("sent", [b"\x16\x03\x01\r\n\r\n", b"GET / HTTP/1.1\r\nX: " + b"x" * 100_000 + b"\r\n\r\n"])
+async def test_what_is_no_request_is_refused_and_leaves_no_traceback(
+    world: Make, sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = world(["H100"])
+    await here.start(counters=TEMP)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(here.url.rpartition(":")[2]))
+    writer.write(sent)
+    assert b" 400 Bad Request" in await asyncio.wait_for(reader.readline(), 20)
+    writer.close()
+    assert (await here.get()).status == 200
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
 async def test_4_debug_tells_of_scrapes(world: Make) -> None:
     here = world(["H100"])
     await here.start("--debug", counters=TEMP)
@@ -830,7 +844,7 @@ async def test_4_a_scrape_that_cannot_be_put_together_is_an_error_of_that_scrape
 ) -> None:
     here = world(["H100"])
     await here.start(counters=TEMP)
-    monkeypatch.setattr(scrape.Scrapes, "_jobs", lambda self: {}["missing"])
+    monkeypatch.setattr(scrape.Scrapes, "_jobs", lambda *_: {}["missing"])
     answer = await here.get()
     assert (answer.status, await answer.text()) == (500, "the figures cannot be put together: KeyError: 'missing'\n")
     monkeypatch.undo()

@@ -38,7 +38,7 @@ class Scrapes:
         """The whole output."""
         snapshot, wanted = self._sampler.snapshot, self._settings
         shown, plain = self._rows(snapshot, counters)
-        facts, slices, jobs_of = self._cluster.facts, self._cluster.slices, self._jobs()
+        facts, slices, jobs_of = self._cluster.facts, self._cluster.slices, self._jobs(shown)
         key = (uses, facts, slices, jobs_of)
         if self._answer is not None and self._answer[0] == key:
             return self._answer[1]
@@ -74,11 +74,12 @@ class Scrapes:
             for family in made
         ]
 
-    def _jobs(self) -> Mapping[str, tuple[str, ...]]:
+    def _jobs(self, shown: Sequence[Entity]) -> Mapping[str, tuple[str, ...]]:
         if not self._settings.job_mapping_dir:
             return {}
         try:
-            return jobs.read(self._process.path, self._settings.job_mapping_dir)
+            files = {jobs.file(entity) for entity in shown}
+            return jobs.read(self._process.path, self._settings.job_mapping_dir, files)
         except jobs.JobsError as error:
             self._say(f"{error}; rows say nothing of jobs until it can")
             return {}

@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 from aiohttp import web
 
+from .. import requestlog
 from ..process import Process
 from .text import CONTENT_TYPE
 from .webconfig import Gate, WebConfig, load_certificate
@@ -61,7 +62,7 @@ class Server:
         if debug:
             app.router.add_get("/debug/state", self._state)
             app.router.add_get("/debug/stacks", self._stacks)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(app, access_log=None, logger=requestlog.LOGGER, shutdown_timeout=1.0)
         self._spoken: WeakSet[asyncio.BaseTransport] = WeakSet()
         """Connections over which something was asked."""
 

@@ -21,6 +21,7 @@ from prometheus_client import (
 )
 
 from ...api import names
+from .. import requestlog
 from . import driver, layers, sandbox
 from .components import MODULES
 from .context import Context
@@ -72,7 +73,7 @@ class Exporter:
         self._set(f"{PREFIX}_metrics_ready_ts_seconds", self._now())
         app = web.Application()
         app.router.add_get(PATH, self._metrics)
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(app, access_log=None, logger=requestlog.LOGGER)
         await runner.setup()
         assert runner.server is not None
         process, port = self._context.process, self._context.settings.port
