@@ -7,7 +7,7 @@ import copy
 
 import pytest
 from e2e.driver_cluster import NODES, TEAM, TEAMS, Document, driver, start, states
-from e2e.world import POLICY, World
+from e2e.world import POLICY, World, policy_document
 
 from groundplane.api import names
 from groundplane.api.release import Release
@@ -311,3 +311,36 @@ async def test_2_a_restart_takes_no_mark_off_a_node_before_the_drivers_are_known
         )
         assert lost == set()
         assert cluster.status("main")[0] == "ready"
+
+
+# --- GPU pods (3.11) --------------------------------------------------------------------------------------------------
+
+
+async def test_3_11_the_pods_of_many_nodes_are_listed_once_and_each_node_is_judged_by_its_own() -> None:
+    """A listing by node costs the API server about as much as one of all nodes."""
+    many = [f"gpu-{number:02d}" for number in range(20)]
+    async with World() as world:
+        for name in many:
+            world.join(name, "plain")
+        await world.create_policy(policy_document())
+        world.edit_policy(
+            POLICY, "driver", "upgradePolicy", {"autoUpgrade": True, "maxParallelUpgrades": 0, "maxUnavailable": "100%"}
+        )
+        world.start_operator()
+        await world.at_rest()
+        for name, node, limits in (("user", many[3], {"nvidia.com/gpu": "1"}), ("other", many[4], {})):
+            container = {"name": "c", "image": "i", "resources": {"limits": limits}}
+            body = {"metadata": {"name": name}, "spec": {"nodeName": node, "containers": [container]}}
+            world.lab.api.create(resources.PODS, {"apiVersion": "v1", "kind": "Pod", **body}, "default")
+        await world.at_rest()
+        before = world.lab.faults.count("list", "pods", user_agent="gpu-operator")
+        world.edit_policy(POLICY, "driver", "version", "596.1")
+        expected = {**dict.fromkeys(many, "upgrade-done"), many[3]: "upgrade-failed"}
+        await world.lab.wait_until(
+            lambda: states(world, many) == expected and len(images(world)) == 2,
+            timeout_s=PATIENCE_S,
+            what="all but the node whose GPU pod may not go",
+        )
+        assert world.lab.faults.count("list", "pods", user_agent="gpu-operator") - before < len(many)
+        left = {each["metadata"]["name"] for each in world.lab.api.list(resources.PODS, "default")["items"]}
+        assert left == {"user", "other"}

@@ -156,7 +156,7 @@ class EventRecorder:
             if type != "Warning" and self._queue.qsize() >= QUEUE_MAX - WARNINGS_ONLY:
                 raise asyncio.QueueFull
             self._queue.put_nowait(_Note(about, type, reason, _cut(message), self._now()))
-            self._full = False
+            self._full = self._full and self._queue.qsize() > QUEUE_MAX // 2
         except asyncio.QueueFull:
             self.dropped += 1
             level = logging.DEBUG if self._full else logging.WARNING

@@ -84,6 +84,11 @@ def claim_keys(pod: Pod) -> list[Key]:
     return [(pod.metadata.namespace, name) for name in named if name]
 
 
+def may_hold(pod: Pod) -> bool:
+    """Whether :func:`to_upgrade` may choose the pod, whatever its claims say."""
+    return pod.status.phase in _ACTIVE and (asks_for_gpu(pod) or bool(claim_keys(pod)))
+
+
 def to_upgrade(pods: Iterable[Pod], claims: Claims | None) -> list[Pod]:
     """GPU pods as the operator's upgrade counts them (3.11); ``claims`` are None where they do not count: 26.3.
 

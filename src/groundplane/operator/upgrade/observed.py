@@ -14,6 +14,7 @@ from ...api.release import Release
 from ...cluster import kinds
 from ...cluster.client import Client
 from ...cluster.errors import ClusterError
+from ...cluster.eviction import Pod
 from ...cluster.views import NodeView, PodView
 from .. import handover, readiness
 from ..owned import deleting
@@ -26,6 +27,8 @@ from .states import State
 from .work import Works
 
 LOOKS_IN_FLIGHT: Final = 16
+LOOKS_TOGETHER: Final = 16
+"""From so many nodes on whose pods a pass has to look at, all pods are listed once."""
 VALIDATED: Final = frozenset({State.POD_RESTART_REQUIRED, State.VALIDATION_REQUIRED})
 """States in which a node's validators are looked at."""
 
@@ -165,20 +168,29 @@ async def gpu_pods(works: Works, about: Scope, views: Iterable[NodeView]) -> Hel
     """The GPU pods of nodes that are to be freed of them and where nothing is under way yet."""
     limit = asyncio.Semaphore(LOOKS_IN_FLIGHT)
     found: dict[str, tuple[GpuPod, ...] | ClusterError] = {}
+    wanted: dict[str, PodDeletion] = {}
+    for view in views:
+        here = view.labels.get(names.UPGRADE_STATE) == State.POD_DELETION_REQUIRED
+        rules = policy_of(about, view).pod_deletion if here else None
+        if rules is not None and works.of(view.name, State.POD_DELETION_REQUIRED) is None:
+            wanted[view.name] = rules
+    listed: Mapping[str, Sequence[Pod]] | None = None
+    if len(wanted) >= LOOKS_TOGETHER:
+        try:
+            listed = await works.candidates(wanted)
+        except ClusterError as error:
+            return dict.fromkeys(wanted, error)
 
     async def look(name: str, rules: PodDeletion) -> None:
         async with limit:
             try:
-                found[name] = await works.gpu_pods(name, rules)
+                found[name] = await works.gpu_pods(name, rules, None if listed is None else listed.get(name, ()))
             except ClusterError as error:
                 found[name] = error
 
     async with asyncio.TaskGroup() as group:
-        for view in views:
-            here = view.labels.get(names.UPGRADE_STATE) == State.POD_DELETION_REQUIRED
-            rules = policy_of(about, view).pod_deletion if here else None
-            if rules is not None and works.of(view.name, State.POD_DELETION_REQUIRED) is None:
-                group.create_task(look(view.name, rules))
+        for name, rules in wanted.items():
+            group.create_task(look(name, rules))
     return found
 
 

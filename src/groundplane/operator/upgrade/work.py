@@ -7,10 +7,11 @@ by the state machine.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final
 
 from ...api.release import Release
-from ...cluster import eviction, gpupods
+from ...cluster import eviction, gpupods, kinds
 from ...cluster.client import Client
 from ...cluster.errors import ClusterError
 from ...cluster.eviction import EvictionError, Pod
@@ -18,6 +19,8 @@ from .model import Drain, GpuPod, PodDeletion, Work
 from .states import State
 
 log = logging.getLogger(__name__)
+
+PAGE: Final = 500
 
 
 class Works:
@@ -79,15 +82,36 @@ class Works:
 
     # --- GPU pods -----------------------------------------------------------------------------------------------------
 
-    async def gpu_pods(self, node: str, rules: PodDeletion) -> tuple[GpuPod, ...]:
-        """The pods of a node that hold a GPU, and which of them the rules keep (3.11). Raises ClusterError."""
-        held = self._held[node] = await self._holders(node)
+    async def candidates(self, nodes: Collection[str]) -> Mapping[str, Sequence[Pod]]:
+        """The pods of some nodes that may hold a GPU, by node, from one listing of all pods. Raises ClusterError.
+
+        A listing by node costs the API server about as much, once for every node.
+        """
+        found: dict[str, list[Pod]] = {}
+        more = ""
+        while True:
+            part = await self._client.page(kinds.POD, limit=PAGE, more=more, view=Pod)
+            for pod in part.items:
+                if pod.spec.nodeName in nodes and gpupods.may_hold(pod):
+                    found.setdefault(pod.spec.nodeName, []).append(pod)
+            more = part.more
+            if not more:
+                return found
+
+    async def gpu_pods(
+        self, node: str, rules: PodDeletion, candidates: Sequence[Pod] | None = None
+    ) -> tuple[GpuPod, ...]:
+        """The pods of a node that hold a GPU, and which of them the rules keep (3.11). Raises ClusterError.
+
+        ``candidates`` are looked at if given, else all pods of the node.
+        """
+        held = self._held[node] = await self._holders(node, candidates)
         choice = await eviction.chosen(self._client, held, _rules(rules))
         kept = {each.pod.key: each.reason for each in choice.kept}
         return tuple(GpuPod(str(pod), kept.get(pod.key, "")) for pod in held)
 
-    async def _holders(self, node: str) -> Sequence[Pod]:
-        pods = await eviction.pods_on(self._client, node)
+    async def _holders(self, node: str, candidates: Sequence[Pod] | None = None) -> Sequence[Pod]:
+        pods = await eviction.pods_on(self._client, node) if candidates is None else candidates
         claims = await self._claims.of(pods) if self._claims is not None else None
         return gpupods.to_upgrade(pods, claims)
 
