@@ -6,7 +6,7 @@ import pytest
 
 from groundplane.admin import matrix, rollback
 from groundplane.admin.disruption import Effect, Estimate, Holder, Pool
-from groundplane.admin.hops import Catalogue, Minor, Version
+from groundplane.admin.hops import Catalogue, Version
 from groundplane.admin.rollback import Line, Reverts, Revision, Rollback, Snapshot
 
 V26_3_2, V26_3, V26_7 = Version(26, 3, 2), Version(26, 3, 3), Version(26, 7, 0)
@@ -167,7 +167,7 @@ def preconditions(**other: Any) -> rollback.Preconditions:
         "history": HISTORY,
         "images": {"driver:580": True},
         "drivers": {"a": ""},
-        "cluster": Minor(1, 34),
+        "cluster": (1, 34),
         "catalogue": CATALOGUE,
     }
     return rollback.preconditions(V26_3, **{**given, **other})
@@ -192,7 +192,7 @@ def test_10_all_four_preconditions_met() -> None:
         (2, {"drivers": {"n": "no headers for 6.14"}}, False, "n: no headers for 6.14"),
         (2, {"drivers": {"n": None}}, None, "not known of n"),
         (3, {"cluster": None}, None, "not known"),
-        (3, {"cluster": Minor(1, 37)}, False, "v26.3.3 was validated with Kubernetes 1.32-1.36, the cluster has 1.37"),
+        (3, {"cluster": (1, 37)}, False, "v26.3.3 was validated with Kubernetes 1.32-1.36, the cluster has 1.37"),
     ],
 )
 def test_10_a_precondition_not_met_or_not_known(place: int, other: dict[str, Any], met: Any, text: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from groundplane.admin import matrix, trees, value_changes
-from groundplane.admin.hops import Minor, Version
+from groundplane.admin.hops import Version
 from groundplane.admin.value_changes import NOTHING_KNOWN, Cluster, Level, Situation
 
 DEFAULTS: dict[str, Any] = {
@@ -46,8 +46,8 @@ ROWS: list[tuple[str, str, str, Any, Any]] = [
             "25.3.0",
             "kubeVersion",
             "B",
-            (ANY, Cluster(kubernetes=Minor(1, old))),
-            (ANY, Cluster(kubernetes=Minor(1, 29))),
+            (ANY, Cluster(kubernetes=(1, old))),
+            (ANY, Cluster(kubernetes=(1, 29))),
         )
         for old in (24, 28)
     ),

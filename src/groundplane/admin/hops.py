@@ -12,9 +12,10 @@ from typing import Final, Literal, NamedTuple, Self
 import msgspec
 
 from .matrix import Family, Matrix
+from .versions import Minor, Minors, minor_text
+from .versions import minor as minor_of
 
 _VERSION: Final = re.compile(r"v?(\d+)\.(\d+)\.(\d+)")
-_MINOR: Final = re.compile(r"v?(\d+)\.(\d+)(?:[.+-].*)?")
 _WORDS: Final = {"end_of_support": "end of support", "generally_available": "generally available", "eol": "end of life"}
 """Lifecycle words of the matrix that are written differently for a person."""
 _BY_AGE: Final = ("supported", "deprecated")
@@ -58,51 +59,10 @@ class Version(msgspec.Struct, frozen=True, order=True):
         return f"v{self.number}"
 
 
-class Minor(msgspec.Struct, frozen=True, order=True):
-    """A minor version of Kubernetes; patches and what vendors append decide nothing (contracts/admin-workflow.md 4)."""
-
-    major: int
-    minor: int
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read ``1.33`` or a server's version such as ``v1.33.4-gke.1172000``. Raises VersionError."""
-        match = _MINOR.fullmatch(text.strip())
-        if match is None:
-            raise VersionError(f"{text!r} is not a version of Kubernetes: expected one like 1.33 or v1.33.4")
-        return cls(int(match[1]), int(match[2]))
-
-    def next(self) -> "Minor":
-        """The minor version after this one."""
-        return Minor(self.major, self.minor + 1)
-
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor}"
-
-
-class MinorRange(NamedTuple):
-    """Minor versions of Kubernetes from the first to the last, both included."""
-
-    first: Minor
-    last: Minor
-
-    @classmethod
-    def parse(cls, text: str) -> "MinorRange":
-        """Read ``1.32-1.36`` or ``1.26``. Raises VersionError."""
-        first, _, last = text.partition("-")
-        return cls(Minor.parse(first), Minor.parse(last or first))
-
-    def holds(self, minor: Minor) -> bool:
-        """Whether it includes a minor version."""
-        return self.first <= minor <= self.last
-
-    def __and__(self, other: "MinorRange") -> "MinorRange | None":
-        """What two ranges have in common; None if nothing."""
-        both = MinorRange(max(self.first, other.first), min(self.last, other.last))
-        return both if both.first <= both.last else None
-
-    def __str__(self) -> str:
-        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+def common(one: Minors, other: Minors) -> Minors | None:
+    """The versions of Kubernetes that two ranges share; None if they share none."""
+    low, high = max(one.low, other.low), min(one.high, other.high)
+    return Minors(low, high) if low <= high else None
 
 
 class Hop(NamedTuple):
@@ -113,7 +73,7 @@ class Hop(NamedTuple):
 
     source: Version
     target: Version
-    kubernetes: MinorRange | None
+    kubernetes: Minors | None
 
     def __str__(self) -> str:
         return f"{self.source} -> {self.target}"
@@ -158,7 +118,7 @@ class Catalogue(msgspec.Struct, frozen=True):
     order: tuple[str, ...]
     releases: tuple[Version, ...]
     lifecycles: Mapping[str, str]
-    ranges: Mapping[str, Mapping[str, MinorRange]]
+    ranges: Mapping[str, Mapping[str, Minors]]
     last: Mapping[str, Minor]
 
     @classmethod
@@ -171,7 +131,7 @@ class Catalogue(msgspec.Struct, frozen=True):
             releases=tuple(sorted(map(Version.parse, matrix.releases))),
             lifecycles=matrix.lifecycle,
             ranges={name: dict(_ranges(family)) for name, family in matrix.platforms.items()},
-            last={patch: Minor.parse(minor) for each in caps for patch, minor in each.items()},
+            last={patch: _minor(top) for each in caps for patch, top in each.items()},
         )
 
     def known(self, version: Version) -> bool:
@@ -194,7 +154,7 @@ class Catalogue(msgspec.Struct, frozen=True):
             word = _BY_AGE[newer] if newer < len(_BY_AGE) else "end_of_support"
         return _WORDS.get(word, word)
 
-    def kubernetes(self, version: Version, system: str | None = None) -> MinorRange:
+    def kubernetes(self, version: Version, system: str | None = None) -> Minors:
         """Which Kubernetes a release was validated with; with ``system`` (``ubuntu24.04``) the row of that system.
 
         A system without a row of its own has the family's. Patches may end earlier than their family.
@@ -204,7 +164,7 @@ class Catalogue(msgspec.Struct, frozen=True):
             raise self._unknown(version.family)
         found = rows.get(system or "", rows[""])
         cap = self.last.get(version.number)
-        return found if cap is None or cap >= found.last else MinorRange(found.first, max(cap, found.first))
+        return found if cap is None or cap >= found.high else Minors(found.low, max(cap, found.low))
 
     def path(self, source: Version, target: Version, system: str | None = None) -> Path:
         """How to come from ``source`` to ``target`` (contracts/admin-workflow.md 9.1).
@@ -222,7 +182,10 @@ class Catalogue(msgspec.Struct, frozen=True):
         if source == target:
             return Path("none", source, target, (), notes)
         if target < source:
-            return Path("rollback", source, target, (self._hop(source, target, system),), notes)
+            back = (
+                f"no way down is documented: going from {source} back to {target} is a rollback, which has its boundary"
+            )
+            return Path("rollback", source, target, (self._hop(source, target, system),), (*notes, back))
         stops = [source, *self._stops(source, target), target]
         hops = tuple(self._hop(a, b, system) for a, b in itertools.pairwise(stops))
         return Path("upgrade", source, target, hops, notes)
@@ -232,7 +195,7 @@ class Catalogue(msgspec.Struct, frozen=True):
         return [self.newest(family) for family in between]
 
     def _hop(self, source: Version, target: Version, system: str | None) -> Hop:
-        return Hop(source, target, self.kubernetes(source, system) & self.kubernetes(target, system))
+        return Hop(source, target, common(self.kubernetes(source, system), self.kubernetes(target, system)))
 
     def _place(self, family: str) -> int:
         if family not in self.order:
@@ -246,12 +209,17 @@ class Catalogue(msgspec.Struct, frozen=True):
         )
 
 
-def _ranges(family: Family) -> Iterator[tuple[str, MinorRange]]:
+def _ranges(family: Family) -> Iterator[tuple[str, Minors]]:
     """The Kubernetes of a family, and of each system with a row that names it."""
-    yield "", MinorRange(Minor.parse(family.kubernetes.min), Minor.parse(family.kubernetes.max))
-    for system, row in family.os.items():
-        if row.k8s is not None:
-            yield system, MinorRange.parse(str(row.k8s))
+    yield "", Minors(_minor(family.kubernetes.min), _minor(family.kubernetes.max))
+    yield from ((system, row.k8s) for system, row in family.os.items() if row.k8s is not None)
+
+
+def _minor(text: str) -> Minor:
+    found = minor_of(text)
+    if found is None:
+        raise VersionError(f"{text!r} is not a version of Kubernetes: expected one like 1.33")
+    return found
 
 
 def interleave(catalogue: Catalogue, path: Path, cluster: Minor, system: str | None = None) -> tuple[Step, ...]:
@@ -263,9 +231,9 @@ def interleave(catalogue: Catalogue, path: Path, cluster: Minor, system: str | N
     for hop in path.hops:
         target = catalogue.kubernetes(hop.target, system)
         fits = hop.kubernetes
-        if fits is not None and cluster < fits.first:
-            steps.extend(_cluster_steps(cluster, fits.first, hop))
-            cluster = fits.first
+        if fits is not None and cluster < fits.low:
+            steps.extend(_cluster_steps(cluster, fits.low, hop))
+            cluster = fits.low
         steps.append(_step(hop, cluster, target))
         if steps[-1].kind == "blocked":
             break
@@ -274,35 +242,36 @@ def interleave(catalogue: Catalogue, path: Path, cluster: Minor, system: str | N
 
 def _cluster_steps(cluster: Minor, wanted: Minor, hop: Hop) -> Iterator[Step]:
     while cluster < wanted:
-        after = cluster.next() if cluster.major == wanted.major else wanted
-        yield Step("kubernetes", f"upgrade Kubernetes {cluster} -> {after} (operator stays at {hop.source})")
+        after = (cluster[0], cluster[1] + 1) if cluster[0] == wanted[0] else wanted
+        text = f"upgrade Kubernetes {minor_text(cluster)} -> {minor_text(after)} (operator stays at {hop.source})"
+        yield Step("kubernetes", text)
         cluster = after
 
 
-def _step(hop: Hop, cluster: Minor, target: MinorRange) -> Step:
-    fits = hop.kubernetes
-    if fits is not None and fits.holds(cluster):
-        return Step("operator", f"upgrade the operator {hop} on Kubernetes {cluster} (both fit {fits})", hop)
-    if target.holds(cluster):
+def _step(hop: Hop, cluster: Minor, target: Minors) -> Step:
+    fits, has = hop.kubernetes, minor_text(cluster)
+    if fits is not None and cluster in fits:
+        return Step("operator", f"upgrade the operator {hop} on Kubernetes {has} (both fit {fits})", hop)
+    if cluster in target:
         text = (
-            f"upgrade the operator {hop} on Kubernetes {cluster}: {hop.target} fits ({target}), but {hop.source} was "
+            f"upgrade the operator {hop} on Kubernetes {has}: {hop.target} fits ({target}), but {hop.source} was "
             "not validated with it"
         )
         return Step("outside", text, hop)
-    if cluster > target.last:
+    if cluster > target.high:
         text = (
             f"cannot upgrade the operator {hop}: {hop.target} was validated with Kubernetes {target}, the cluster "
-            f"has {cluster}, and a cluster cannot go back"
+            f"has {has}, and a cluster cannot go back"
         )
     else:
         text = (
             f"cannot upgrade the operator {hop}: no Kubernetes fits both, {hop.target} needs {target} and the cluster "
-            f"has {cluster}"
+            f"has {has}"
         )
     return Step("blocked", text, hop)
 
 
-def numbers(version: str) -> tuple[int, ...] | None:
+def component_numbers(version: str) -> tuple[int, ...] | None:
     """The numbers of a component's version, without its image's base: ``4.5.2-1-ubuntu22.04`` is (4, 5, 2, 1).
 
     None if it has none, such as a digest.
@@ -316,7 +285,7 @@ def compare(version: str, other: str) -> int | None:
 
     A bare branch is compared as a branch: 580 is as new as 580.126.20.
     """
-    one, two = numbers(version), numbers(other)
+    one, two = component_numbers(version), component_numbers(other)
     if one is None or two is None:
         return None
     length = min(len(one), len(two)) if 1 in (len(one), len(two)) else max(len(one), len(two))

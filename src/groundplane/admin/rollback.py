@@ -15,8 +15,9 @@ from ..api import names
 from ..operator.labels import PAUSED_PREFIX
 from ..operator.upgrade import states
 from .disruption import Effect, Estimate, Pool
-from .hops import Catalogue, Minor, Version
+from .hops import Catalogue, Version
 from .selectors import Document
+from .versions import Minor, minor_text
 
 HISTORY: Final = 10
 """So many revisions Helm keeps unless told otherwise."""
@@ -451,5 +452,5 @@ def _kubernetes(wanted: Version, cluster: Minor | None, catalogue: Catalogue, sy
     if cluster is None:
         return Check(name, None, "the cluster's version is not known")
     fits = catalogue.kubernetes(wanted, system)
-    text = f"{wanted} was validated with Kubernetes {fits}, the cluster has {cluster}"
-    return Check(name, fits.holds(cluster), text, "" if fits.holds(cluster) else "roll back to a release that fits")
+    text = f"{wanted} was validated with Kubernetes {fits}, the cluster has {minor_text(cluster)}"
+    return Check(name, cluster in fits, text, "" if cluster in fits else "roll back to a release that fits")

@@ -13,9 +13,10 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from . import trees
-from .hops import Minor, Version, numbers
+from .hops import Version, component_numbers
 from .matrix import Architecture
 from .trees import Tree
+from .versions import Minor
 
 
 class Level(enum.IntEnum):
@@ -168,7 +169,7 @@ def _all(*predicates: Predicate) -> Predicate:
 
 def branch(version: object) -> int | None:
     """The driver branch of a version or a bare branch; None for a digest or nothing."""
-    found = numbers(str(version or ""))
+    found = component_numbers(str(version or ""))
     return found[0] if found else None
 
 
@@ -193,10 +194,10 @@ def _driver_too_new(situation: Situation) -> Told:
     return None if gpus is None else bool(outlived(gpus, trees.get(situation.new, "driver.version")))
 
 
-def _kubernetes_before(minor: str) -> Predicate:
+def _kubernetes_before(limit: Minor) -> Predicate:
     def told(situation: Situation) -> Told:
         found = situation.cluster.kubernetes
-        return None if found is None else found < Minor.parse(minor)
+        return None if found is None else found < limit
 
     return told
 
@@ -293,7 +294,7 @@ CHANGES: Final = (
         "Kubernetes 1.29 or newer",
         Level.BREAKS,
         "Kubernetes is too old for this release, and Helm does not refuse it: upgrade the cluster first",
-        when=_kubernetes_before("1.29"),
+        when=_kubernetes_before((1, 29)),
     ),
     Change(
         _V25_3_1,

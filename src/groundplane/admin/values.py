@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from . import trees, value_changes
-from .hops import Version, compare, numbers
+from .hops import Version, compare, component_numbers
 from .matrix import Matrix
 from .trees import Path, Tree
 from .value_changes import Cluster, Level, Situation
@@ -372,7 +372,7 @@ def _add(
 def newest_driver(drivers: Iterable[str], branch: int) -> str:
     """The newest of some drivers whose branch is not past ``branch``; empty if there is none."""
     fitting = [each for each in drivers if (value_changes.branch(each) or branch + 1) <= branch]
-    return max(fitting, key=lambda each: numbers(each) or (), default="")
+    return max(fitting, key=lambda each: component_numbers(each) or (), default="")
 
 
 def chart_defaults(values: Tree, by_release: Mapping[str, Mapping[str, Any]], release: Version) -> dict[str, Any]:

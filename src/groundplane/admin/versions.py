@@ -61,6 +61,12 @@ class Minors:
     def __contains__(self, version: Minor) -> bool:
         return self.low <= version <= self.high
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Minors) and (self.low, self.high) == (other.low, other.high)
+
+    def __hash__(self) -> int:
+        return hash((self.low, self.high))
+
     def __str__(self) -> str:
         low, high = minor_text(self.low), minor_text(self.high)
         return low if low == high else f"{low}-{high}"
