@@ -4,6 +4,7 @@ Objects come in as the API's JSON; :meth:`Snapshot.of` keeps what checks use and
 said (:attr:`Snapshot.unread`), never taken for empty. Nothing here judges.
 """
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
@@ -196,7 +197,7 @@ def _default(value: bool | None, default: bool) -> bool:
     return default if value is None else value
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The cluster."""
 
     version: str = ""
@@ -231,7 +232,15 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     def pods_on(self, node: NodeFacts) -> tuple[PodFacts, ...]:
         """Pods that are bound to a node and have not ended."""
-        return tuple(pod for pod in self.pods if pod.node == node.name and pod.phase not in ("Succeeded", "Failed"))
+        return tuple(self._pods_by_node.get(node.name, ()))
+
+    @functools.cached_property
+    def _pods_by_node(self) -> Mapping[str, list[PodFacts]]:
+        found: dict[str, list[PodFacts]] = {}
+        for pod in self.pods:
+            if pod.phase not in ("Succeeded", "Failed"):
+                found.setdefault(pod.node, []).append(pod)
+        return found
 
     @classmethod
     def of(

@@ -6,6 +6,7 @@ checks make findings, commands print what :func:`text` and :func:`report` give t
 """
 
 import enum
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -133,6 +134,8 @@ def masked(excerpt: str) -> str:
 
     Known forms are assignments, ``kubectl describe``'s lines, and ``name``/``value`` pairs of manifests.
     """
+    if not is_sensitive(excerpt):
+        return excerpt
     excerpt = _PAIR.sub(rf"\1{MASK}", excerpt)
     excerpt = _LINE.sub(rf"\1{MASK}", excerpt)
     excerpt = _INLINE.sub(rf"\1{MASK}", excerpt)
@@ -198,6 +201,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         return replace(self, node=one, nodes=names, evidence=tuple(dict.fromkeys(evidence)))
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def natural(name: str) -> str:
     """A sort key under which numbers within names are ordered by value."""
     return re.sub(r"\d+", lambda digits: f"{len(digits[0].lstrip('0')):03d}{digits[0].lstrip('0')}", name)

@@ -1,0 +1,148 @@
+"""What preflight is asked, and how its checks answer: shared by the modules of checks, free of any check itself."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from ..diagnose.findings import Action, Evidence, Finding, Outcome
+from .checks import CHECKS
+from .lookups import Target, Verdict
+from .snapshot import PSA_ENFORCE, NodeFacts, PodFacts, Settings, Snapshot
+from .versions import numbers
+
+
+class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
+    """What preflight is asked: a cluster, a release, and what the operator is to be told."""
+
+    target: Target
+    snapshot: Snapshot
+    planned: Settings | None = None
+    """Of values that are to be installed; else those of the ClusterPolicy, else the release's defaults."""
+    vgpu: bool = False
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that count."""
+        return self.planned or self.snapshot.settings or Settings()
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """What could not be read; ``settings`` if they are the ClusterPolicy's and that is among it."""
+        unread = self.snapshot.unread
+        return unread | {"settings"} if "clusterpolicies" in unread and self.planned is None else unread
+
+    @property
+    def settings_source(self) -> str:
+        """Where they came from, for evidence."""
+        if self.planned is not None:
+            return "planned values"
+        return "ClusterPolicy" if self.snapshot.settings is not None else "chart defaults"
+
+    @property
+    def driver(self) -> str:
+        """The driver version or branch that would be installed; empty when the release is not listed."""
+        row = self.target.row
+        return self.settings.driver_version or (row.driver.default if row is not None else "")
+
+    @property
+    def cdi(self) -> bool:
+        """Whether CDI is on, by setting or by the release's default."""
+        if self.settings.cdi is not None:
+            return self.settings.cdi
+        return numbers(self.target.family) >= numbers(self.target.matrix.runtime_paths.cdi_default_since)
+
+    def finding(self, number: str, outcome: Outcome, title: str, *evidence: Evidence, **more: Any) -> Finding:
+        """A finding of a check."""
+        return Finding(id=number, layer=CHECKS[number].layer, outcome=outcome, title=title, evidence=evidence, **more)
+
+    def judged(self, number: str, verdict: Verdict, *evidence: Evidence, **more: Any) -> Finding:
+        """A verdict of the matrix as a finding of a check, the matrix's row among its evidence."""
+        row = Evidence(f"support matrix {self.target.matrix.data_as_of}", verdict.row)
+        if verdict.outcome in (Outcome.WARN, Outcome.FAIL):
+            more.setdefault("action", Action.CHANGE_CONFIG if verdict.fix else Action.NONE)
+        return self.finding(
+            number,
+            verdict.outcome,
+            f"{verdict.reason}; blocks unless forced" if verdict.blocks else verdict.reason,
+            *evidence,
+            *([row] if verdict.row else []),
+            fix=verdict.fix,
+            **more,
+        )
+
+    def set_to(self, *settings: str) -> Evidence:
+        """Evidence of settings, by name and value."""
+        return Evidence(self.settings_source, ", ".join(settings))
+
+
+Function = Callable[[Inquiry], Iterable[Finding]]
+"""A check's function: none at all means that there is nothing in the cluster that it is about."""
+
+
+class Answers(dict[str, Function]):
+    """Functions by the number of their check; a module has one, and its functions enter it as they are defined."""
+
+    def check(self, number: str, *reads: str) -> Callable[[Function], Function]:
+        """Make a function the check's.
+
+        ``reads`` names the resources without which it cannot be answered; ``settings`` among them stands for the
+        ClusterPolicy, unless settings are planned.
+        """
+
+        def enter(function: Function) -> Function:
+            def guarded(inquiry: Inquiry) -> Iterable[Finding]:
+                lacking = sorted(inquiry.unread & set(reads))
+                if lacking:
+                    title = f"{CHECKS[number].title}: {', '.join(lacking)} could not be read"
+                    return [inquiry.finding(number, Outcome.UNKNOWN, title, cause="no permission, or no answer")]
+                return function(inquiry)
+
+            self[number] = guarded
+            return function
+
+        return enter
+
+
+def of_node(node: NodeFacts, what: str, value: str) -> Evidence:
+    """Evidence of a node's field, label or annotation."""
+    return Evidence(f"node/{node.name} {what}", value)
+
+
+def switched_off(inquiry: Inquiry, number: str, setting: str) -> Finding:
+    """A check that a setting makes needless."""
+    return inquiry.finding(number, Outcome.SKIP, f"{CHECKS[number].title}: {setting}", inquiry.set_to(setting))
+
+
+def driver_owner(snapshot: Snapshot, node: NodeFacts) -> str:
+    """Whose a node's driver is, as far as the API tells; empty when it does not."""
+    if node.host_driver:
+        return "the host's"
+    return "the operator's" if driver_pods(snapshot, node) else ""
+
+
+def driver_pods(snapshot: Snapshot, node: NodeFacts) -> list[PodFacts]:
+    """A node's driver pods that have not ended."""
+    return [pod for pod in snapshot.pods_on(node) if pod.is_driver]
+
+
+def pod_security(inquiry: Inquiry, number: str) -> Finding:
+    """Whether the operator's namespace lets privileged pods in."""
+    snapshot = inquiry.snapshot
+    where = f"namespace {snapshot.namespace}"
+    if snapshot.namespace_labels is None:
+        title = f"{where} does not exist yet: its Pod Security level is set when it is made"
+        return inquiry.finding(number, Outcome.PASS, title)
+    level = snapshot.namespace_labels.get(PSA_ENFORCE, "")
+    label = Evidence(f"{where} label {PSA_ENFORCE}", level or "not set")
+    if level in ("", "privileged"):
+        title = f"{where} allows privileged pods" if level else f"{where} has no Pod Security level of its own"
+        return inquiry.finding(number, Outcome.PASS, title, label)
+    return inquiry.finding(
+        number,
+        Outcome.FAIL,
+        f"{where} enforces Pod Security level {level}: privileged operand pods are refused",
+        label,
+        fix=(f"kubectl label --overwrite namespace {snapshot.namespace} {PSA_ENFORCE}=privileged",),
+        action=Action.CHANGE_CONFIG,
+    )

@@ -1,0 +1,233 @@
+"""Preflight of GPUs, Kubernetes, operating systems, runtimes and kernels (A1..A19), as far as the API tells."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from ..api import names
+from ..diagnose.findings import Action, Evidence, Finding, Outcome
+from . import lookups
+from .inquiry import Answers, Inquiry, driver_owner, of_node, pod_security, switched_off
+from .lookups import gpu_of
+from .snapshot import NodeFacts, Snapshot
+
+ANSWERS: Final = Answers()
+
+
+@ANSWERS.check("A1", "nodes")
+def _gpu_models(inquiry: Inquiry) -> Iterator[Finding]:
+    snapshot = inquiry.snapshot
+    if not snapshot.gpu_nodes:
+        yield _no_gpu_seen(inquiry)
+    for node in snapshot.gpu_nodes:
+        gpu = gpu_of(node.labels)
+        if gpu is None:
+            seen = of_node(node, "labels", "NVIDIA PCI device")
+            title = "a GPU is on PCI, its model is known once GPU feature discovery runs"
+            yield inquiry.finding("A1", Outcome.UNKNOWN, title, seen, node=node.name, confirm="lspci -nn -d 10de:")
+        else:
+            product = of_node(node, names.GPU_PRODUCT, gpu.product)
+            yield inquiry.judged("A1", lookups.product_listed(inquiry.target.matrix, gpu), product, node=node.name)
+
+
+def _no_gpu_seen(inquiry: Inquiry) -> Finding:
+    if any(node.has_features for node in inquiry.snapshot.nodes):
+        return inquiry.finding(
+            "A1",
+            Outcome.WARN,
+            "no node shows an NVIDIA device on PCI",
+            cause="no GPU, not passed through, or another instance type",
+            confirm="lspci -nn -d 10de:",
+            fix=("check BIOS, passthrough, the hypervisor's assignment, instance type and seating",),
+        )
+    title = "no label tells whether nodes have GPUs: node feature discovery has not run"
+    return inquiry.finding("A1", Outcome.UNKNOWN, title, confirm="lspci -nn -d 10de:")
+
+
+@ANSWERS.check("A2", "nodes")
+def _kubernetes(inquiry: Inquiry) -> Iterator[Finding]:
+    snapshot = inquiry.snapshot
+    server = Evidence("API server gitVersion", snapshot.version)
+    if not snapshot.nodes:
+        yield inquiry.judged("A2", inquiry.target.kubernetes(snapshot.version), server)
+    for node in snapshot.candidates:
+        verdict = inquiry.target.kubernetes(snapshot.version, snapshot.os_key(node), _column(inquiry, node))
+        yield inquiry.judged("A2", verdict, server, node=node.name, confirm="kubectl version")
+
+
+def _column(inquiry: Inquiry, node: NodeFacts) -> str:
+    return "openshift" if inquiry.snapshot.openshift else node.distribution
+
+
+@ANSWERS.check("A3", "nodes")
+def _operating_systems(inquiry: Inquiry) -> Iterator[Finding]:
+    for node in inquiry.snapshot.candidates:
+        verdict = inquiry.target.operating_system(
+            inquiry.snapshot.os_key(node), node.arch or "amd64", cloud=node.distribution, vgpu=inquiry.vgpu
+        )
+        image = of_node(node, "status.nodeInfo.osImage", node.os_image)
+        yield inquiry.judged("A3", verdict, image, node=node.name, confirm="kubectl get nodes -o wide")
+
+
+@ANSWERS.check("A4", "nodes", "settings")
+def _headers(inquiry: Inquiry) -> Iterator[Finding]:
+    settings = inquiry.settings
+    if not settings.driver:
+        yield switched_off(inquiry, "A4", "driver.enabled=false")
+        return
+    for node in inquiry.snapshot.candidates:
+        kernel = of_node(node, "status.nodeInfo.kernelVersion", node.kernel)
+        if settings.precompiled:
+            verdict = inquiry.target.precompiled(inquiry.snapshot.os_key(node), node.kernel, settings.driver_version)
+            yield inquiry.judged("A4", verdict, kernel, node=node.name)
+        else:
+            title = f"whether headers of kernel {node.kernel or '?'} are in reach is known on the node only"
+            yield inquiry.finding("A4", Outcome.UNKNOWN, title, kernel, node=node.name, confirm="uname -r")
+
+
+@ANSWERS.check("A5", "nodes")
+def _runtimes(inquiry: Inquiry) -> Iterator[Finding]:
+    for node in inquiry.snapshot.candidates:
+        verdict = inquiry.target.runtime(node.runtime, inquiry.snapshot.os_key(node))
+        seen = of_node(node, "status.nodeInfo.containerRuntimeVersion", node.runtime)
+        yield inquiry.judged("A5", verdict, seen, node=node.name, confirm="kubectl get nodes -o wide")
+
+
+@ANSWERS.check("A7", "namespaces")
+def _gates(inquiry: Inquiry) -> Iterator[Finding]:
+    yield pod_security(inquiry, "A7")
+    selinux = f"{names.NFD_PREFIX}kernel-selinux.enabled"
+    for node in inquiry.snapshot.candidates:
+        if selinux in node.labels:
+            on = node.labels[selinux] == "true"
+            label = of_node(node, selinux, node.labels[selinux])
+            yield inquiry.finding("A7", Outcome.PASS, f"SELinux is {'on' if on else 'off'}", label, node=node.name)
+
+
+@ANSWERS.check("A9", "nodes", "pods")
+def _owners(inquiry: Inquiry) -> Iterator[Finding]:
+    for node in inquiry.snapshot.gpu_nodes:
+        owner = driver_owner(inquiry.snapshot, node)
+        outcome = Outcome.PASS if owner else Outcome.UNKNOWN
+        title = (
+            f"the driver is {owner}" if owner else "whether the host has a driver of its own is known on the node only"
+        )
+        yield inquiry.finding("A9", outcome, title, node=node.name, confirm="lsmod | grep '^nvidia'")
+
+
+INVENTORY_COLUMNS: Final = ("NAME", "OS", "KERNEL", "RUNTIME", "ARCH", "KUBELET", "GPUS", "TAINTS")
+
+
+def inventory(snapshot: Snapshot) -> list[tuple[str, ...]]:
+    """The table of A10, a row a node, columns as :data:`INVENTORY_COLUMNS`."""
+    return [
+        (
+            node.name,
+            node.os_image,
+            node.kernel,
+            node.runtime,
+            node.arch,
+            node.kubelet,
+            node.capacity.get(names.GPU_RESOURCE, "0"),
+            ",".join(node.taints) or "-",
+        )
+        for node in snapshot.nodes
+    ]
+
+
+@ANSWERS.check("A10", "nodes")
+def _inventory(inquiry: Inquiry) -> Iterator[Finding]:
+    rows = inventory(inquiry.snapshot)
+    evidence = (Evidence(f"node/{row[0]}", " ".join(row[1:])) for row in rows)
+    title = f"{len(rows)} nodes, {len(inquiry.snapshot.gpu_nodes)} with GPUs"
+    yield inquiry.finding("A10", Outcome.PASS, title, *evidence)
+
+
+@ANSWERS.check("A11", "nodes", "settings")
+def _one_system(inquiry: Inquiry) -> Iterator[Finding]:
+    settings, snapshot = inquiry.settings, inquiry.snapshot
+    if not settings.driver or settings.driver_resources:
+        yield switched_off(inquiry, "A11", "driver.enabled=false" if not settings.driver else "NVIDIADriver objects")
+        return
+    systems = _by(snapshot.gpu_nodes, snapshot.os_key)
+    listed = ", ".join(sorted(key or "unknown" for key in systems))
+    evidence = [
+        Evidence(f"nodes with {key or 'an unknown system'}", ", ".join(node.name for node in nodes))
+        for key, nodes in sorted(systems.items())
+    ]
+    if len(systems) <= 1:
+        yield inquiry.finding(
+            "A11", Outcome.PASS, f"GPU nodes run one operating system: {listed or 'none seen'}", *evidence
+        )
+        return
+    yield inquiry.finding(
+        "A11",
+        Outcome.FAIL,
+        f"GPU nodes run several operating systems under one ClusterPolicy: {listed}",
+        *evidence,
+        cause="the ClusterPolicy's driver has one image for all nodes",
+        fix=("bring GPU nodes to one version", "or use an NVIDIADriver object per pool", "or driver.enabled=false"),
+        action=Action.CHANGE_CONFIG,
+    )
+
+
+def _by(nodes: Iterable[NodeFacts], key: Callable[[NodeFacts], str]) -> dict[str, list[NodeFacts]]:
+    groups: dict[str, list[NodeFacts]] = defaultdict(list)
+    for node in nodes:
+        groups[key(node)].append(node)
+    return groups
+
+
+# --- Kernel -----------------------------------------------------------------------------------------------------------
+
+
+@ANSWERS.check("A14", "nodes")
+def _kernels(inquiry: Inquiry) -> Iterator[Finding]:
+    """Nodes of one operating system and GPU are a pool, whose kernels should not differ."""
+    snapshot = inquiry.snapshot
+    pools = _by(
+        snapshot.candidates, lambda node: f"{snapshot.os_key(node)} {node.labels.get(names.GPU_PRODUCT, '')}".strip()
+    )
+    for pool, nodes in sorted(pools.items()):
+        kernels = sorted({node.kernel for node in nodes})
+        evidence = [of_node(node, "status.nodeInfo.kernelVersion", node.kernel) for node in nodes]
+        if len(kernels) == 1:
+            title = f"nodes of pool {pool or '(unknown)'} run kernel {kernels[0] or '?'}"
+            yield inquiry.finding("A14", Outcome.PASS if kernels[0] else Outcome.UNKNOWN, title, *evidence)
+            continue
+        yield inquiry.finding(
+            "A14",
+            Outcome.WARN,
+            f"nodes of pool {pool or '(unknown)'} run several kernels: {', '.join(kernels)}",
+            *evidence,
+            confirm="uname -r",
+            fix=("bring the pool to one kernel and hold it",),
+        )
+
+
+REBOOT_ANNOTATIONS: Final = (
+    "weave.works/kured-reboot-in-progress",
+    "weave.works/kured-most-recent-reboot-needed",
+    "kured.dev/reboot-in-progress",
+    "kured.dev/most-recent-reboot-needed",
+)
+"""Annotations in which reboot daemons say that a node waits for its reboot."""
+
+
+@ANSWERS.check("A19", "nodes")
+def _pending_kernels(inquiry: Inquiry) -> Iterator[Finding]:
+    for node in inquiry.snapshot.candidates:
+        told = next((name for name in REBOOT_ANNOTATIONS if name in node.annotations), "")
+        if told:
+            yield inquiry.finding(
+                "A19",
+                Outcome.WARN,
+                "a reboot is pending: it may bring another kernel under the driver",
+                of_node(node, f"annotation {told}", node.annotations[told]),
+                node=node.name,
+                fix=("reboot the node before the driver is installed",),
+                action=Action.DRAIN_AND_REBOOT,
+            )
+        else:
+            title = "whether a newer kernel waits for a reboot is known on the node only"
+            yield inquiry.finding("A19", Outcome.UNKNOWN, title, node=node.name)
