@@ -13,7 +13,7 @@ finds the pods by a query of its own.
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
-from groundplane.node.metrics.xids import XIDS, Action
+from groundplane.api.xids import XIDS, Action
 from groundplane.operands import node_status_exporter, operator_metrics
 from groundplane.operands.monitoring import Alert, alert_group
 
