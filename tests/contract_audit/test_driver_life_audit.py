@@ -287,6 +287,23 @@ async def test_3_13_that_a_driver_pod_is_being_replaced_is_no_problem_to_tell() 
         assert reasons == {""}
 
 
+async def test_3_13_a_driver_pod_that_cannot_be_deleted_has_an_event_of_its_own() -> None:
+    async with World() as world:
+        await start(world, crd=False)
+        world.fault("delete", "pods", 500, 3)
+        world.edit_policy(POLICY, "driver", "version", "596.1")
+        await upgraded(world, "596.1")
+        await world.at_rest()
+        events = world.lab.api.list(resources.EVENTS)["items"]
+        told = [each for each in events if each["involvedObject"]["kind"] == "Pod" and each["type"] == "Warning"]
+        assert told
+        assert {(each["reason"], each["metadata"]["namespace"]) for each in told} == {
+            ("GPUDriverUpgrade", OPERATOR_NAMESPACE)
+        }
+        assert all(each["involvedObject"]["name"].startswith("nvidia-driver-daemonset-") for each in told)
+        assert all("Cannot delete the driver pod" in each["message"] for each in told)
+
+
 # --- the annotation (2, 3.3) ------------------------------------------------------------------------------------------
 
 

@@ -390,13 +390,24 @@ class Upgrades:
             self._works.forget(decision.node)
         for action in decision.actions:
             if isinstance(action, DeletePod):
-                await self._client.delete(kinds.POD, action.name, action.namespace, uid=action.uid)
+                await self._delete(action)
             elif isinstance(action, StartEviction):
                 self._works.evict(decision.node, action.rules)
             else:
                 self._works.drain(decision.node, action.rules)
         for event in decision.events:
             self._event(decision.node, *event)
+
+    async def _delete(self, pod: DeletePod) -> None:
+        """Delete a driver pod; that it cannot be is told at the pod too (3.13)."""
+        try:
+            await self._client.delete(kinds.POD, pod.name, pod.namespace, uid=pod.uid)
+        except (NotFound, Conflict):
+            raise
+        except ClusterError as error:
+            about = Reference("v1", "Pod", pod.name, pod.namespace, uid=pod.uid)
+            self._events.event(about, "Warning", REASON, f"Cannot delete the driver pod: {error}; it is tried again")
+            raise
 
     def _event(self, node: str, type: str, message: str) -> None:
         view = self._nodes.get(node)
