@@ -88,6 +88,11 @@ def test_9_1_older_is_a_rollback_and_the_same_is_nothing_to_do() -> None:
     assert path("26.3.3", "v26.3.3") == ("none", Version(26, 3, 3), Version(26, 3, 3), (), ())
 
 
+def test_9_1_going_back_is_called_so() -> None:
+    (step,) = interleave(CATALOGUE, path("26.7.0", "26.3.3"), (1, 34))
+    assert str(step) == "roll back the operator v26.7.0 -> v26.3.3 on Kubernetes 1.34 (both fit 1.33-1.36)"
+
+
 def test_a_release_the_matrix_does_not_list_is_noted_and_a_family_it_does_not_know_refused() -> None:
     assert "v26.3.4 is not listed in the support matrix of 2026-08-21" in path("26.3.3", "26.3.4").notes[0]
     with pytest.raises(VersionError, match=r"does not know family 24\.6, only 24\.9, 25\.3"):

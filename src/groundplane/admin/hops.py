@@ -222,8 +222,11 @@ def _minor(text: str) -> Minor:
     return found
 
 
+_VERBS: Final[Mapping[Action, str]] = {"none": "leave", "upgrade": "upgrade", "rollback": "roll back"}
+
+
 def interleave(catalogue: Catalogue, path: Path, cluster: Minor, system: str | None = None) -> tuple[Step, ...]:
-    """The hops of an upgrade with the upgrades of the cluster that must come between; stops where it cannot go on.
+    """The hops of a path with the upgrades of the cluster that must come between; stops where it cannot go on.
 
     The cluster is upgraded no further than the next hop needs, one minor version at a time, as Kubernetes asks.
     """
@@ -234,7 +237,7 @@ def interleave(catalogue: Catalogue, path: Path, cluster: Minor, system: str | N
         if fits is not None and cluster < fits.low:
             steps.extend(_cluster_steps(cluster, fits.low, hop))
             cluster = fits.low
-        steps.append(_step(hop, cluster, target))
+        steps.append(_step(_VERBS[path.action], hop, cluster, target))
         if steps[-1].kind == "blocked":
             break
     return tuple(steps)
@@ -248,24 +251,24 @@ def _cluster_steps(cluster: Minor, wanted: Minor, hop: Hop) -> Iterator[Step]:
         cluster = after
 
 
-def _step(hop: Hop, cluster: Minor, target: Minors) -> Step:
+def _step(verb: str, hop: Hop, cluster: Minor, target: Minors) -> Step:
     fits, has = hop.kubernetes, minor_text(cluster)
     if fits is not None and cluster in fits:
-        return Step("operator", f"upgrade the operator {hop} on Kubernetes {has} (both fit {fits})", hop)
+        return Step("operator", f"{verb} the operator {hop} on Kubernetes {has} (both fit {fits})", hop)
     if cluster in target:
         text = (
-            f"upgrade the operator {hop} on Kubernetes {has}: {hop.target} fits ({target}), but {hop.source} was "
+            f"{verb} the operator {hop} on Kubernetes {has}: {hop.target} fits ({target}), but {hop.source} was "
             "not validated with it"
         )
         return Step("outside", text, hop)
     if cluster > target.high:
         text = (
-            f"cannot upgrade the operator {hop}: {hop.target} was validated with Kubernetes {target}, the cluster "
+            f"cannot {verb} the operator {hop}: {hop.target} was validated with Kubernetes {target}, the cluster "
             f"has {has}, and a cluster cannot go back"
         )
     else:
         text = (
-            f"cannot upgrade the operator {hop}: no Kubernetes fits both, {hop.target} needs {target} and the cluster "
+            f"cannot {verb} the operator {hop}: no Kubernetes fits both, {hop.target} needs {target} and the cluster "
             f"has {has}"
         )
     return Step("blocked", text, hop)
