@@ -193,6 +193,11 @@ def test_4_a_driver_of_the_last_branch_for_old_gpus_is_kept(told: Any, overrides
         assert said(found, "add", "drop") == [("add", "driver.version")]
 
 
+def test_4_a_precompiled_driver_is_kept_by_its_branch() -> None:
+    found = review(tree(driver__usePrecompiled=True), gpus("volta"))
+    assert found.overrides == tree(driver__usePrecompiled=True, driver__version="580")
+
+
 def test_4_nothing_is_added_against_the_administrators_will() -> None:
     assert review({}, gpus("volta"), keep=("driver.version",)).overrides == {}
 

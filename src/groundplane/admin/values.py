@@ -148,7 +148,7 @@ def review(
     dropped = trees.without(moved, {trees.parse(each.path) for each in redundant} | obsolete)
     situation = Situation(dropped, trees.merge(old, overrides), trees.merge(new, dropped), cluster)
     hits = _hits(situation, overrides, releases)
-    made, additions = _add(dropped, hits, releases, cluster, keep)
+    made, additions = _add(situation, hits, releases, keep)
     notices = [
         *_refusals(trees.merge(new, made), releases, cluster),
         *map(_of_hit, hits),
@@ -159,7 +159,7 @@ def review(
         *_pins(dropped, new, releases),
         *_lists(dropped, old, new),
     ]
-    return Review(made, tuple(sorted(notices, key=lambda each: (each.level, each.path))), compared)
+    return Review(dict(made), tuple(sorted(notices, key=lambda each: (each.level, each.path))), compared)
 
 
 def differences(overrides: Tree, old: Tree, new: Tree) -> Iterator[Difference]:
@@ -348,25 +348,24 @@ def _refusals(values: Tree, releases: Releases, cluster: Cluster) -> Iterator[No
 
 
 def _add(
-    overrides: dict[str, Any],
-    hits: Iterable[value_changes.Hit],
-    releases: Releases,
-    cluster: Cluster,
-    keep: Collection[str],
-) -> tuple[dict[str, Any], list[Notice]]:
-    """A driver that runs every GPU of the cluster, if the new default does not (contracts/admin-workflow.md 4)."""
+    situation: Situation, hits: Iterable[value_changes.Hit], releases: Releases, keep: Collection[str]
+) -> tuple[Tree, list[Notice]]:
+    """A driver that runs every GPU of the cluster, if the new default does not (contracts/admin-workflow.md 4).
+
+    Where drivers are precompiled it is a branch, else a version (A41).
+    """
     due = any("driver.version" in hit.paths and hit.level == Level.BREAKS and hit.certain for hit in hits)
-    gpus = cluster.gpus or {}
+    gpus = situation.cluster.gpus or {}
     old = value_changes.outlived(gpus, releases.driver)
     driver = newest_driver(releases.drivers, min(old.values())) if old else ""
     if not due or not driver or "driver.version" in keep:
-        return overrides, []
+        return situation.overrides, []
+    if trees.get(situation.new, "driver.usePrecompiled"):
+        driver = driver.partition(".")[0]
     text = f"set to {driver}: {', '.join(sorted(old))} GPUs are not run by {releases.driver}"
-    fix = (
-        "" if len(old) == len(gpus) else "to give other nodes the new driver, describe drivers by NVIDIADriver objects"
-    )
-    made = trees.put(overrides, ("driver", "version"), driver)
-    return made, [Notice("add", Level.WARN, "driver.version", text, fix)]
+    others = "to give other nodes the new driver, describe drivers by NVIDIADriver objects"
+    made = trees.put(situation.overrides, ("driver", "version"), driver)
+    return made, [Notice("add", Level.WARN, "driver.version", text, "" if len(old) == len(gpus) else others)]
 
 
 def newest_driver(drivers: Iterable[str], branch: int) -> str:
