@@ -14,7 +14,7 @@ from groundplane.admin.preflight_platform import inventory
 from groundplane.admin.preflight_runtime import REGENERATED_BY
 from groundplane.admin.snapshot import NodeFacts, PodFacts, Settings, Snapshot
 from groundplane.api import names
-from groundplane.diagnose.findings import ExitCode, Finding, Outcome, exit_code
+from groundplane.diagnose.findings import ExitCode, Finding, Outcome, exit_code, worst
 
 HOST = {names.DEPLOY_DRIVER: "pre-installed"}
 V100 = {names.GPU_PRODUCT: "Tesla-V100-SXM2-16GB", "nvidia.com/gpu.family": "volta"}
@@ -229,7 +229,7 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
         "26.7.0",
         "not of 6.8",
     ),
-    ("A40", "skip", {}, "26.7.0", "usePrecompiled=false"),
+    ("A40", "skip", {}, "26.7.0", "no precompiled driver"),
     ("A41", "pass", {}, "26.7.0", "fits"),
     ("A41", "fail", {"policies": driver(usePrecompiled=True, version="580.126.20")}, "26.7.0", "needs a branch"),
     ("A41", "fail", {"policies": driver(version="580")}, "26.7.0", "is a branch"),
@@ -341,6 +341,69 @@ def test_nodes_that_say_the_same_are_one_finding() -> None:
 def test_the_driver_to_pin_for_old_gpus_is_named() -> None:
     failed = [each for each in answers("A42", inquire(nodes=[node(labels=V100)])) if each.outcome is Outcome.FAIL]
     assert [each.fix for each in failed] == [("pin driver.version=580.173.02 for these nodes",)]
+
+
+def nvidia_driver(name: str, **spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+OLD_POOL = node("gpu-2", labels=V100 | {"pool": "old"})
+
+
+@pytest.mark.parametrize(
+    ("drivers", "outcomes"),
+    [
+        (
+            [nvidia_driver("old", version="580.173.02", nodeSelector={"pool": "old"})],
+            {"gpu-1": "warn", "gpu-2": "pass"},
+        ),
+        (
+            [
+                nvidia_driver("all", default=True),
+                nvidia_driver("old", version="580.173.02", nodeSelector={"pool": "old"}),
+            ],
+            {"gpu-1": "pass", "gpu-2": "pass"},
+        ),
+        ([nvidia_driver("all", version="595.91.07")], {"gpu-1": "pass", "gpu-2": "fail"}),
+        ([], {"gpu-1": "warn", "gpu-2": "warn"}),
+    ],
+)
+def test_drivers_of_pools_are_judged_by_pool(drivers: list[dict[str, Any]], outcomes: dict[str, str]) -> None:
+    inquiry = inquire(nodes=[node(), OLD_POOL], policies=driver(useNvidiaDriverCRD=True), drivers=drivers)
+    found = answers("A42", inquiry)
+    worst_of = {name: worst(each for each in found if each.node == name).value for name in outcomes}
+    assert worst_of == outcomes
+
+
+def test_default_drivers_are_not_known_before_26_7() -> None:
+    drivers = [nvidia_driver("all", default=True), nvidia_driver("old", nodeSelector={"pool": "old"})]
+    cluster = {"nodes": [OLD_POOL], "policies": driver(useNvidiaDriverCRD=True), "drivers": drivers}
+    for release, source in (("26.3.3", "NVIDIADriver/all"), ("26.7.0", "NVIDIADriver/old")):
+        inquiry = inquire(release, **cluster)
+        chosen = inquiry.driver_of(inquiry.snapshot.nodes[0])
+        assert chosen is not None
+        assert chosen.source == source
+
+
+def test_each_drivers_version_is_judged() -> None:
+    drivers = [nvidia_driver("a", version="580"), nvidia_driver("b", version="580", usePrecompiled=True)]
+    found = answers("A41", inquire(policies=driver(useNvidiaDriverCRD=True), drivers=drivers))
+    assert [(each.evidence[0].source, each.outcome) for each in found] == [
+        ("NVIDIADriver/a", Outcome.FAIL),
+        ("NVIDIADriver/b", Outcome.PASS),
+    ]
+
+
+def test_drivers_that_cannot_be_read_are_unknown() -> None:
+    inquiry = inquire(policies=driver(useNvidiaDriverCRD=True), unread=["nvidiadrivers"])
+    assert answers("A42", inquiry)[0].outcome is Outcome.UNKNOWN
+    assert answers("A42", inquire(unread=["nvidiadrivers"]))[0].outcome is Outcome.PASS
+
+
+def test_faults_of_a_pinned_driver_are_told() -> None:
+    found = answers("A41", inquire("25.3.1", policies=driver(version="570.148.08")))
+    assert [each.outcome for each in found] == [Outcome.PASS, Outcome.PASS, Outcome.WARN]
+    assert "GPU pods stay Pending" in found[2].title
 
 
 def test_findings_name_the_row_and_the_date_of_the_matrix() -> None:

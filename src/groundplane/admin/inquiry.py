@@ -1,15 +1,18 @@
 """What preflight is asked, and how its checks answer: shared by the modules of checks, free of any check itself."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from ..diagnose.findings import Action, Evidence, Finding, Outcome
 from .checks import CHECKS
 from .lookups import Target, Verdict
-from .snapshot import PSA_ENFORCE, NodeFacts, PodFacts, Settings, Snapshot
+from .snapshot import PSA_ENFORCE, DriverFacts, NodeFacts, PodFacts, Settings, Snapshot
 from .versions import numbers
+
+DEFAULT_DRIVER_SINCE: Final = (26, 7)
+"""First family that knows an NVIDIADriver's ``default``."""
 
 
 class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +33,9 @@ class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
     def unread(self) -> frozenset[str]:
         """What could not be read; ``settings`` if they are the ClusterPolicy's and that is among it."""
         unread = self.snapshot.unread
-        return unread | {"settings"} if "clusterpolicies" in unread and self.planned is None else unread
+        lacking = "clusterpolicies" in unread and self.planned is None
+        lacking = lacking or ("nvidiadrivers" in unread and self.settings.driver_resources)
+        return unread | {"settings"} if lacking else unread
 
     @property
     def settings_source(self) -> str:
@@ -40,10 +45,35 @@ class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
         return "ClusterPolicy" if self.snapshot.settings is not None else "chart defaults"
 
     @property
-    def driver(self) -> str:
-        """The driver version or branch that would be installed; empty when the release is not listed."""
+    def policy_driver(self) -> DriverFacts:
+        """The driver of the ClusterPolicy, or of the values that are planned."""
+        settings = self.settings
+        return DriverFacts(
+            source=self.settings_source,
+            version=settings.driver_version,
+            precompiled=settings.precompiled,
+            module_type=settings.module_type,
+            open_modules=settings.open_modules,
+        )
+
+    @property
+    def drivers(self) -> tuple[DriverFacts, ...]:
+        """Every driver that nodes may get."""
+        return self.snapshot.drivers if self.settings.driver_resources else (self.policy_driver,)
+
+    def driver_of(self, node: NodeFacts) -> DriverFacts | None:
+        """The driver that a node gets; None where drivers are NVIDIADrivers and none selects it."""
+        if not self.settings.driver_resources:
+            return self.policy_driver
+        known = numbers(self.target.family) >= DEFAULT_DRIVER_SINCE
+        last = [driver for driver in self.snapshot.drivers if known and driver.default]
+        others = [driver for driver in self.snapshot.drivers if driver not in last]
+        return next((driver for driver in others if driver.selects(node)), None) or next(iter(last), None)
+
+    def installed(self, driver: DriverFacts) -> str:
+        """The version or branch that a driver comes to; empty for the default of a release that is not listed."""
         row = self.target.row
-        return self.settings.driver_version or (row.driver.default if row is not None else "")
+        return driver.version or (row.driver.default if row is not None else "")
 
     @property
     def cdi(self) -> bool:
@@ -146,3 +176,10 @@ def pod_security(inquiry: Inquiry, number: str) -> Finding:
         fix=(f"kubectl label --overwrite namespace {snapshot.namespace} {PSA_ENFORCE}=privileged",),
         action=Action.CHANGE_CONFIG,
     )
+
+
+def no_driver(inquiry: Inquiry, number: str, node: NodeFacts) -> Finding:
+    """A check of a driver on a node that gets none."""
+    title = "no NVIDIADriver selects the node: it gets no driver"
+    fix = ("give an NVIDIADriver a nodeSelector that fits the node",)
+    return inquiry.finding(number, Outcome.WARN, title, node=node.name, confirm="kubectl get nvidiadrivers", fix=fix)

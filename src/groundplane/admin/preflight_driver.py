@@ -8,9 +8,10 @@ import msgspec
 from ..api import names
 from ..diagnose.findings import Action, Evidence, Finding, Outcome
 from . import lookups
-from .inquiry import Answers, Inquiry, driver_owner, driver_pods, of_node, pod_security, switched_off
+from .inquiry import Answers, Inquiry, driver_owner, driver_pods, no_driver, of_node, pod_security, switched_off
 from .lookups import Gpu, Verdict, gpu_of
-from .snapshot import TOOLKIT_APP, NodeFacts, Settings
+from .snapshot import TOOLKIT_APP, DriverFacts, NodeFacts, Settings
+from .versions import numbers
 
 ANSWERS: Final = Answers()
 
@@ -191,48 +192,68 @@ def _host_life(inquiry: Inquiry) -> Iterator[Finding]:
 
 @ANSWERS.check("A40", "nodes", "settings")
 def _precompiled(inquiry: Inquiry) -> Iterator[Finding]:
-    settings, snapshot = inquiry.settings, inquiry.snapshot
-    if not (settings.driver and settings.precompiled):
-        yield switched_off(inquiry, "A40", "driver.usePrecompiled=false")
+    if not (inquiry.settings.driver and any(driver.precompiled for driver in inquiry.drivers)):
+        yield switched_off(inquiry, "A40", "no precompiled driver")
         return
-    for node in snapshot.candidates:
-        verdict = inquiry.target.precompiled(snapshot.os_key(node), node.kernel, settings.driver_version)
-        kernel = of_node(node, "status.nodeInfo.kernelVersion", node.kernel)
-        yield inquiry.judged("A40", verdict, kernel, node=node.name)
+    for node in inquiry.snapshot.candidates:
+        driver = inquiry.driver_of(node)
+        if driver is not None and driver.precompiled:
+            verdict = inquiry.target.precompiled(inquiry.snapshot.os_key(node), node.kernel, driver.version)
+            kernel = of_node(node, "status.nodeInfo.kernelVersion", node.kernel)
+            yield inquiry.judged("A40", verdict, kernel, node=node.name)
 
 
 @ANSWERS.check("A41", "settings")
 def _version_form(inquiry: Inquiry) -> Iterator[Finding]:
-    settings = inquiry.settings
-    if not settings.driver:
+    """The form of each driver's version, and of a full version also whether it is listed and free of known faults."""
+    if not inquiry.settings.driver:
         yield switched_off(inquiry, "A41", "driver.enabled=false")
         return
-    verdict = inquiry.target.driver_form(settings.driver_version, precompiled=settings.precompiled)
-    values = (f"driver.usePrecompiled={str(settings.precompiled).lower()}", f"driver.version={settings.driver_version}")
-    yield inquiry.judged("A41", verdict, inquiry.set_to(*values))
+    for driver in inquiry.drivers:
+        setting = Evidence(
+            driver.source, f"usePrecompiled={_word(driver.precompiled)}, version={driver.version or '(default)'}"
+        )
+        form = inquiry.target.driver_form(driver.version, precompiled=driver.precompiled)
+        yield inquiry.judged("A41", form, setting)
+        if form.outcome is Outcome.PASS and not driver.precompiled and numbers(driver.version):
+            yield inquiry.judged("A41", inquiry.target.driver(driver.version), setting)
+            for fault in lookups.known_faults(inquiry.target.matrix, driver.version):
+                yield inquiry.judged("A41", fault, setting)
+
+
+def _word(value: bool) -> str:
+    return "true" if value else "false"
 
 
 @ANSWERS.check("A42", "nodes", "settings")
 def _module_types(inquiry: Inquiry) -> Iterator[Finding]:
-    """Module type and driver branch against each node's GPU; without labels of GPUs, against the driver alone."""
-    settings, matrix = inquiry.settings, inquiry.target.matrix
-    if not settings.driver:
+    """Module type and driver branch against each node's GPU; without labels of GPUs, against the drivers alone."""
+    if not inquiry.settings.driver:
         yield switched_off(inquiry, "A42", "driver.enabled=false")
         return
-    setting = inquiry.set_to(f"driver.kernelModuleType={settings.module_type}", f"driver {inquiry.driver}")
     models = [(node, gpu) for node in inquiry.snapshot.gpu_nodes if (gpu := gpu_of(node.labels)) is not None]
     if not models:
-        yield inquiry.judged("A42", lookups.module_type(matrix, "", settings.module_type, inquiry.driver), setting)
+        for driver in inquiry.drivers:
+            kind = lookups.module_type(inquiry.target.matrix, "", driver.module_type, inquiry.installed(driver))
+            yield inquiry.judged("A42", kind, _module_setting(inquiry, driver))
     for node, gpu in models:
         product = of_node(node, names.GPU_PRODUCT, gpu.product or gpu.architecture)
-        for verdict in _gpu_verdicts(inquiry, gpu):
-            yield inquiry.judged("A42", verdict, product, setting, node=node.name)
+        chosen = inquiry.driver_of(node)
+        if chosen is None:
+            yield no_driver(inquiry, "A42", node)
+            continue
+        for verdict in _gpu_verdicts(inquiry, gpu, chosen):
+            yield inquiry.judged("A42", verdict, product, _module_setting(inquiry, chosen), node=node.name)
 
 
-def _gpu_verdicts(inquiry: Inquiry, gpu: Gpu) -> Iterator[Verdict]:
-    matrix = inquiry.target.matrix
-    yield lookups.module_type(matrix, gpu.architecture, inquiry.settings.module_type, inquiry.driver)
-    branch = lookups.driver_branch(matrix, gpu.architecture, inquiry.driver)
+def _module_setting(inquiry: Inquiry, driver: DriverFacts) -> Evidence:
+    return Evidence(driver.source, f"kernelModuleType={driver.module_type}, driver {inquiry.installed(driver) or '?'}")
+
+
+def _gpu_verdicts(inquiry: Inquiry, gpu: Gpu, driver: DriverFacts) -> Iterator[Verdict]:
+    matrix, version = inquiry.target.matrix, inquiry.installed(driver)
+    yield lookups.module_type(matrix, gpu.architecture, driver.module_type, version)
+    branch = lookups.driver_branch(matrix, gpu.architecture, version)
     pinned = inquiry.target.pin(gpu.architecture)
     if branch.outcome is Outcome.FAIL and pinned:
         branch = msgspec.structs.replace(branch, fix=(f"pin driver.version={pinned} for these nodes",))
@@ -241,14 +262,15 @@ def _gpu_verdicts(inquiry: Inquiry, gpu: Gpu) -> Iterator[Verdict]:
 
 @ANSWERS.check("A43", "settings")
 def _deprecated_field(inquiry: Inquiry) -> Iterator[Finding]:
-    if not inquiry.settings.open_modules:
-        yield inquiry.finding("A43", Outcome.PASS, "driver.useOpenKernelModules is not used")
-        return
     row = inquiry.target.matrix.gpu.kernel_module_type.deprecated_field
+    using = [driver for driver in inquiry.drivers if driver.open_modules]
+    if not using:
+        yield inquiry.finding("A43", Outcome.PASS, f"{row['name']} is not used")
+        return
     verdict = Verdict(
         outcome=Outcome.WARN,
         reason=f"{row['name']} is deprecated since {row['since']}: {row['effect']}",
         row="gpu.kernel_module_type.deprecated_field",
         fix=("set driver.kernelModuleType=open and remove driver.useOpenKernelModules",),
     )
-    yield inquiry.judged("A43", verdict, inquiry.set_to("driver.useOpenKernelModules=true"))
+    yield inquiry.judged("A43", verdict, *(Evidence(driver.source, "useOpenKernelModules=true") for driver in using))

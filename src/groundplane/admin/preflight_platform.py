@@ -7,7 +7,7 @@ from typing import Final
 from ..api import names
 from ..diagnose.findings import Action, Evidence, Finding, Outcome
 from . import lookups
-from .inquiry import Answers, Inquiry, driver_owner, of_node, pod_security, switched_off
+from .inquiry import Answers, Inquiry, driver_owner, no_driver, of_node, pod_security, switched_off
 from .lookups import gpu_of
 from .snapshot import NodeFacts, Snapshot
 
@@ -71,14 +71,16 @@ def _operating_systems(inquiry: Inquiry) -> Iterator[Finding]:
 
 @ANSWERS.check("A4", "nodes", "settings")
 def _headers(inquiry: Inquiry) -> Iterator[Finding]:
-    settings = inquiry.settings
-    if not settings.driver:
+    if not inquiry.settings.driver:
         yield switched_off(inquiry, "A4", "driver.enabled=false")
         return
     for node in inquiry.snapshot.candidates:
+        driver = inquiry.driver_of(node)
         kernel = of_node(node, "status.nodeInfo.kernelVersion", node.kernel)
-        if settings.precompiled:
-            verdict = inquiry.target.precompiled(inquiry.snapshot.os_key(node), node.kernel, settings.driver_version)
+        if driver is None:
+            yield no_driver(inquiry, "A4", node)
+        elif driver.precompiled:
+            verdict = inquiry.target.precompiled(inquiry.snapshot.os_key(node), node.kernel, driver.version)
             yield inquiry.judged("A4", verdict, kernel, node=node.name)
         else:
             title = f"whether headers of kernel {node.kernel or '?'} are in reach is known on the node only"

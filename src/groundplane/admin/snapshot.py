@@ -155,6 +155,40 @@ def _sets_devices(env: Mapping[str, Any]) -> bool:
     return env.get("name") == VISIBLE_DEVICES and env.get("value") not in (None, "", "void", "none")
 
 
+class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The driver that a set of nodes gets: the ClusterPolicy's, or an NVIDIADriver's."""
+
+    source: str
+    """``ClusterPolicy``, ``NVIDIADriver/name`` or wherever else it was written."""
+    version: str = ""
+    """Empty: the release's default."""
+    precompiled: bool = False
+    module_type: str = "auto"
+    open_modules: bool = False
+    """``useOpenKernelModules``, deprecated."""
+    selector: Mapping[str, str] = field(default_factory=dict)
+    default: bool = False
+    """For the nodes that no other NVIDIADriver selects; releases before 26.7 do not know it."""
+
+    def selects(self, node: NodeFacts) -> bool:
+        """Whether a node has every label of the selector; without one, every node is meant."""
+        return all(node.labels.get(label) == value for label, value in self.selector.items())
+
+    @classmethod
+    def of(cls, driver: Mapping[str, Any]) -> Self:
+        """Read an NVIDIADriver."""
+        spec = driver.get("spec") or {}
+        return cls(
+            source=f"NVIDIADriver/{driver['metadata']['name']}",
+            version=str(spec.get("version") or ""),
+            precompiled=bool(spec.get("usePrecompiled")),
+            module_type=spec.get("kernelModuleType") or "auto",
+            open_modules=bool(spec.get("useOpenKernelModules")),
+            selector=spec.get("nodeSelector") or {},
+            default=bool(spec.get("default")),
+        )
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What the operator is, or will be, told: from a ClusterPolicy's spec or from the chart's values.
 
@@ -206,6 +240,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     pods: tuple[PodFacts, ...] = ()
     settings: Settings | None = None
     """Of the ClusterPolicy there is; None without one."""
+    drivers: tuple[DriverFacts, ...] = ()
+    """Of NVIDIADriver objects."""
     namespace: str = "gpu-operator"
     """The operator's."""
     namespace_labels: Mapping[str, str] | None = None
@@ -214,7 +250,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Names of validating and mutating webhook configurations."""
     openshift: bool = False
     unread: frozenset[str] = frozenset()
-    """Resources that could not be read: ``pods``, ``nodes``, ``clusterpolicies``, ``namespaces``, ``webhooks``."""
+    """Resources that could not be read, such as ``nodes``: of those that :meth:`of` takes, by their plural."""
 
     @property
     def gpu_nodes(self) -> tuple[NodeFacts, ...]:
@@ -250,13 +286,16 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         nodes: Iterable[Mapping[str, Any]] = (),
         pods: Iterable[Mapping[str, Any]] = (),
         policies: Iterable[Mapping[str, Any]] = (),
+        drivers: Iterable[Mapping[str, Any]] = (),
         namespace: str = "gpu-operator",
         namespaces: Iterable[Mapping[str, Any]] = (),
         webhooks: Iterable[Mapping[str, Any]] = (),
         openshift: bool = False,
         unread: Iterable[str] = (),
     ) -> Self:
-        """Read a cluster's objects as the API gives them.
+        """Read a cluster's objects as the API gives them; ``unread`` names those that could not be asked for.
+
+        Its words are ``nodes``, ``pods``, ``clusterpolicies``, ``nvidiadrivers``, ``namespaces`` and ``webhooks``.
 
         Of several ClusterPolicies the oldest counts, as it does for the operator; the others are ignored.
         """
@@ -268,6 +307,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             nodes=read_nodes,
             pods=tuple(sorted((PodFacts.of(pod) for pod in pods), key=lambda pod: pod.where)),
             settings=Settings.of(oldest.get("spec") or {}) if oldest is not None else None,
+            drivers=tuple(sorted((DriverFacts.of(driver) for driver in drivers), key=lambda each: each.source)),
             namespace=namespace,
             namespace_labels=(found["metadata"].get("labels") or {}) if found is not None else None,
             webhooks=tuple(sorted(webhook["metadata"]["name"] for webhook in webhooks)),
