@@ -462,3 +462,31 @@ def test_nothing_unlisted_fails() -> None:
         nobody.precompiled("plan9", "1.0.0-1-generic", "999"),
     )  # fmt: skip
     assert {verdict.outcome for verdict in verdicts} == {Outcome.WARN}
+
+
+WORDS = st.one_of(
+    st.text(max_size=12),
+    st.from_regex(
+        r"(v|containerd://|cri-o://|rhel|ubuntu)?\d{1,3}(\.\d{1,3}){0,3}([-+~][a-z0-9.]{0,8})?", fullmatch=True
+    ),
+)
+
+
+@given(WORDS, WORDS, WORDS, st.sampled_from(["24.9.2", "25.10.0", "26.3.1", "26.7.0", "30.1.0"]))
+def test_any_text_is_judged_and_what_is_not_known_never_fails(one: str, two: str, three: str, release: str) -> None:
+    asked = target(release)
+    verdicts = [
+        asked.operating_system(one, two, cloud=three),
+        asked.kubernetes(one, two, three),
+        asked.runtime(one, two),
+        asked.nri(one),
+        asked.driver(one),
+        asked.precompiled(one, two, three),
+        lookups.product_listed(shipped(), Gpu(one, two)),
+    ]
+    assert all(verdict.outcome is not Outcome.FAIL and verdict.reason for verdict in verdicts)
+    assert os_key({names.OS_RELEASE_ID: one, names.OS_RELEASE_VERSION_ID: two}, three) is not None
+    assert asked.image_os_tag(one) is not None
+    assert asked.toolkit_env(one, {two: three}).reason
+    assert lookups.driver_branch(shipped(), one, two).reason
+    assert lookups.module_type(shipped(), one, "auto", two).reason

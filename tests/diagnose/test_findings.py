@@ -92,6 +92,29 @@ def test_nodes_with_one_cause_are_one_finding() -> None:
     assert grouped(rows) == rows
 
 
+@given(
+    st.lists(
+        st.builds(
+            finding,
+            id=st.sampled_from(["A2", "A10", "S1"]),
+            layer=st.sampled_from(Layer),
+            outcome=st.sampled_from(Outcome),
+            node=st.sampled_from(["", "gpu-1", "gpu-2", "gpu-10"]),
+            cause=st.sampled_from(["", "one", "other"]),
+        ),
+        max_size=12,
+    )
+)
+def test_grouping_loses_nothing_and_is_stable(found: list[Finding]) -> None:
+    def said(rows: list[Finding]) -> set[tuple[str, ...]]:
+        return {(row.id, row.layer, row.outcome, row.cause, node) for row in rows for node in row.nodes or ("",)}
+
+    rows = grouped(found)
+    assert said(rows) == said(found)
+    assert grouped(rows) == rows == grouped(reversed(found))
+    assert exit_code(rows) is exit_code(found)
+
+
 def test_what_is_said_of_the_cluster_is_not_mixed_with_nodes() -> None:
     assert len(grouped([finding(), finding(node="gpu-1"), finding(node="gpu-2")])) == 2
 

@@ -145,7 +145,7 @@ def masked(excerpt: str) -> str:
 # --- Findings --------------------------------------------------------------------------------------------------------
 
 
-class Evidence(msgspec.Struct, frozen=True):
+class Evidence(msgspec.Struct, frozen=True, order=True):
     """What was seen and where; the excerpt is masked when the evidence is made, so that nobody can forget it."""
 
     source: str
@@ -228,8 +228,13 @@ def grouped(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings in their stable order: layer, node, id."""
-    return sorted(findings, key=lambda finding: finding.key)
+    """The findings in their stable order: layer, node, id; then worst first, then by all that they say."""
+    return sorted(findings, key=lambda finding: (finding.key, *_rest(finding)))
+
+
+def _rest(finding: Finding) -> tuple[Any, ...]:
+    said = (finding.title, finding.cause, finding.nodes, finding.fix, finding.evidence, finding.confirm, finding.docs)
+    return (-tuple(Outcome).index(finding.outcome), -(finding.severity or Severity.INFO).rank, *said, finding.action)
 
 
 def exit_code(findings: Iterable[Finding]) -> ExitCode:
