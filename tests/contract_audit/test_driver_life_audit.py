@@ -361,3 +361,28 @@ async def test_3_11_the_pods_of_many_nodes_are_listed_once_and_each_node_is_judg
         assert world.lab.faults.count("list", "pods", user_agent="gpu-operator") - before < len(many)
         left = {each["metadata"]["name"] for each in world.lab.api.list(resources.PODS, "default")["items"]}
         assert left == {"user", "other"}
+
+
+async def test_3_11_a_failed_node_is_told_in_the_policys_conditions_as_long_as_it_stays_cordoned() -> None:
+    """Events are forgotten after an hour; which nodes take the slots must not be (user-facing problem 3)."""
+    async with World() as world:
+        await start(world, crd=False)
+        container = {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+        body = {"metadata": {"name": "user"}, "spec": {"nodeName": "gpu-a", "containers": [container]}}
+        world.lab.api.create(resources.PODS, {"apiVersion": "v1", "kind": "Pod", **body}, "default")
+        world.edit_policy(POLICY, "driver", "version", "596.1")
+        await world.lab.wait_until(
+            lambda: condition(world, "DriverUpgradeHeldUp").get("reason") == "DriverUpgradeFailed",
+            timeout_s=PATIENCE_S,
+            what="the failed node to be told",
+        )
+        message = condition(world, "DriverUpgradeHeldUp")["message"]
+        assert message.startswith("node gpu-a: its upgrade failed: ")
+        assert "kubectl label node gpu-a --overwrite" in message
+        assert states(world) == {"gpu-a": "upgrade-failed", "gpu-b": "upgrade-required", "gpu-c": "upgrade-required"}
+        world.lab.api.delete(resources.PODS, "user", "default", grace_period_s=0)
+        world.label("gpu-a", {names.UPGRADE_STATE: "upgrade-required"})
+        await upgraded(world, "596.1")
+        await world.lab.wait_until(
+            lambda: condition(world, "DriverUpgradeHeldUp") == {}, timeout_s=PATIENCE_S, what="nothing to be told"
+        )

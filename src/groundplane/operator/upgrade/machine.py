@@ -453,9 +453,10 @@ def _failed(node: NodeFacts, state: State, around: Surroundings) -> Decision:
     waiting = bool(node.annotations.get(names.UPGRADE_SAFE_LOAD))
     if drivers.healthy and not waiting:
         return _finish(node, state, "its driver pod is healthy after all", {})
-    return _stay(
+    return _stuck(
         node,
         state,
+        "DriverUpgradeFailed",
         f"its upgrade failed: {drivers.trouble or 'its driver still waits to be loaded safely'}; it recovers when its "
         "driver pod is up to date and ready, or try again with: "
         f"kubectl label node {node.name} --overwrite {names.UPGRADE_STATE}={State.UPGRADE_REQUIRED}",
