@@ -191,6 +191,10 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("A23", "fail", {"pods": [DRIVER_POD, CR_DRIVER_POD]}, "26.7.0", "two managers"),
     ("A24", "pass", {"pods": [TOOLKIT_POD]}, "26.7.0", "the operator's"),
     ("A24", "unknown", {}, "26.7.0", "known on the node only"),
+    ("A31", "pass", {}, "26.7.0", "its node is ready"),
+    ("A31", "fail", {"nodes": [node() | {"status": {}}]}, "26.7.0", "not ready"),
+    ("A42", "pass", {"nodes": [node(labels=V100 | HOST)]}, "26.7.0", ""),
+    ("A11", "pass", {"nodes": [node(), node("g", labels=HOST | {names.OS_RELEASE_VERSION_ID: "22.04"})]}, "26.7.0", ""),
     ("A35", "pass", {}, "26.7.0", "driver model: operator-managed driver"),
     ("A36", "pass", {}, "26.7.0", "does not exist yet"),
     ("A36", "warn", {"webhooks": [KYVERNO]}, "26.7.0", "may refuse privileged pods"),
@@ -302,7 +306,7 @@ def test_check(number: str, outcome: str, cluster: dict[str, Any], release: str,
 def test_every_check_of_the_api_has_cases_for_both_ways() -> None:
     """All that preflight answers here is held by a case in which it holds and by one in which it does not."""
     asked = {number for number, *_ in CASES}
-    assert asked == {f"A{n}" for n in (*range(1, 6), 7, *range(9, 12), 14, *range(19, 25), *range(35, 51))}
+    assert asked == {f"A{n}" for n in (*range(1, 6), 7, *range(9, 12), 14, *range(19, 25), 31, *range(35, 51))}
     for number in asked - {"A10", "A35", "A39", "A45", "A48"}:
         outcomes = {outcome for each, outcome, *_ in CASES if each == number}
         assert len(outcomes) > 1, number

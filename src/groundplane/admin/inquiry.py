@@ -5,10 +5,11 @@ from typing import Any, Final
 
 import msgspec
 
+from ..api import names
 from ..diagnose.findings import Action, Evidence, Finding, Outcome
 from .checks import CHECKS
 from .lookups import Target, Verdict
-from .snapshot import PSA_ENFORCE, DriverFacts, NodeFacts, PodFacts, Settings, Snapshot
+from .snapshot import PREINSTALLED, PSA_ENFORCE, DriverFacts, NodeFacts, PodFacts, Settings, Snapshot
 from .versions import numbers
 
 DEFAULT_DRIVER_SINCE: Final = (26, 7)
@@ -69,6 +70,12 @@ class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
         last = [driver for driver in self.snapshot.drivers if known and driver.default]
         others = [driver for driver in self.snapshot.drivers if driver not in last]
         return next((driver for driver in others if driver.selects(node)), None) or next(iter(last), None)
+
+    @property
+    def served(self) -> tuple[NodeFacts, ...]:
+        """Nodes that get their driver from the operator: not those with the host's own, nor those kept out by label."""
+        kept_out = (PREINSTALLED, "false")
+        return tuple(node for node in self.snapshot.candidates if node.labels.get(names.DEPLOY_DRIVER) not in kept_out)
 
     def installed(self, driver: DriverFacts) -> str:
         """The version or branch that a driver comes to; empty for the default of a release that is not listed."""

@@ -195,7 +195,7 @@ def _precompiled(inquiry: Inquiry) -> Iterator[Finding]:
     if not (inquiry.settings.driver and any(driver.precompiled for driver in inquiry.drivers)):
         yield switched_off(inquiry, "A40", "no precompiled driver")
         return
-    for node in inquiry.snapshot.candidates:
+    for node in inquiry.served:
         driver = inquiry.driver_of(node)
         if driver is not None and driver.precompiled:
             verdict = inquiry.target.precompiled(inquiry.snapshot.os_key(node), node.kernel, driver.version)
@@ -231,7 +231,7 @@ def _module_types(inquiry: Inquiry) -> Iterator[Finding]:
     if not inquiry.settings.driver:
         yield switched_off(inquiry, "A42", "driver.enabled=false")
         return
-    models = [(node, gpu) for node in inquiry.snapshot.gpu_nodes if (gpu := gpu_of(node.labels)) is not None]
+    models = [(node, gpu) for node in inquiry.served if (gpu := gpu_of(node.labels)) is not None]
     if not models:
         for driver in inquiry.drivers:
             kind = lookups.module_type(inquiry.target.matrix, "", driver.module_type, inquiry.installed(driver))

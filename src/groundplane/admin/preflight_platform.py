@@ -74,7 +74,7 @@ def _headers(inquiry: Inquiry) -> Iterator[Finding]:
     if not inquiry.settings.driver:
         yield switched_off(inquiry, "A4", "driver.enabled=false")
         return
-    for node in inquiry.snapshot.candidates:
+    for node in inquiry.served:
         driver = inquiry.driver_of(node)
         kernel = of_node(node, "status.nodeInfo.kernelVersion", node.kernel)
         if driver is None:
@@ -151,7 +151,7 @@ def _one_system(inquiry: Inquiry) -> Iterator[Finding]:
     if not settings.driver or settings.driver_resources:
         yield switched_off(inquiry, "A11", "driver.enabled=false" if not settings.driver else "NVIDIADriver objects")
         return
-    systems = _by(snapshot.gpu_nodes, snapshot.os_key)
+    systems = _by((node for node in inquiry.served if node.has_gpu), snapshot.os_key)
     listed = ", ".join(sorted(key or "unknown" for key in systems))
     evidence = [
         Evidence(f"nodes with {key or 'an unknown system'}", ", ".join(node.name for node in nodes))

@@ -1,4 +1,4 @@
-"""Preflight of CDI, NRI and the runtime's paths, and of pods that go round them (A44..A50), from the API."""
+"""Preflight of CDI, NRI and the runtime's paths, and of pods that go round them (A31, A44..A50), from the API."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -148,4 +148,23 @@ def _regenerated(inquiry: Inquiry) -> Iterator[Finding]:
             fix=(
                 "keep what the toolkit sets in a drop-in or template that the service leaves, and check after restarts",
             ),
+        )
+
+
+@ANSWERS.check("A31", "nodes")
+def _kubelets(inquiry: Inquiry) -> Iterator[Finding]:
+    """A node's Ready condition; what the kubelet's directories are is known on the node only."""
+    for node in inquiry.snapshot.candidates:
+        seen = of_node(node, "condition Ready", "True" if node.ready else "not True")
+        if node.ready:
+            yield inquiry.finding("A31", Outcome.PASS, "the kubelet says that its node is ready", seen, node=node.name)
+            continue
+        yield inquiry.finding(
+            "A31",
+            Outcome.FAIL,
+            "the node is not ready: nothing can be installed on it",
+            seen,
+            node=node.name,
+            confirm="systemctl status kubelet",
+            fix=("bring the kubelet, or the runtime under it, back first",),
         )
