@@ -392,6 +392,24 @@ def test_driver_branches_by_architecture(architecture: str, driver: str, outcome
 
 
 @pytest.mark.parametrize(
+    ("product", "driver", "outcome"),
+    [
+        ("NVIDIA-B200", "570.124.06", "warn"),
+        ("NVIDIA-B200", "570.133.20", "pass"),
+        ("NVIDIA-B200", "570", "pass"),
+        ("NVIDIA-B200", "550", "warn"),
+        ("NVIDIA-GB200", "575.57.08", "warn"),
+        ("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", "580.126.20", "pass"),
+        ("NVIDIA-A100-SXM4-40GB", "470.1", None),
+        ("NVIDIA-B200", "", None),
+    ],
+)
+def test_drivers_that_products_need(product: str, driver: str, outcome: str | None) -> None:
+    verdict = lookups.driver_minimum(shipped(), Gpu("blackwell", product), driver)
+    assert (verdict and verdict.outcome) == outcome
+
+
+@pytest.mark.parametrize(
     ("architecture", "kind", "driver", "outcome"),
     [
         ("ampere", "auto", "580.126.20", "pass"),

@@ -256,6 +256,13 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
         "proprietary kernel modules do not work",
     ),
     ("A42", "fail", {"nodes": [], "policies": driver(version="535.309.01")}, "26.7.0", "auto does not work"),
+    (
+        "A42",
+        "warn",
+        {"nodes": [node(labels=B200)], "policies": driver(version="570.124.06")},
+        "26.7.0",
+        "older than 570.133.20",
+    ),
     ("A43", "pass", {}, "26.7.0", "is not used"),
     ("A43", "warn", {"policies": driver(useOpenKernelModules=True)}, "26.7.0", "deprecated since 25.3.0"),
     ("A44", "pass", {}, "26.7.0", "CDI is on"),

@@ -141,6 +141,10 @@ def test_other_names_keep_their_values(name: str) -> None:
         ("- name: NGC_TOKEN\n  value: abc def\n- name: PATH\n  value: /bin", "- name: NGC_TOKEN\n  value: ***\n"
          "- name: PATH\n  value: /bin"),
         ('{"name":"my-secret","value":"x","k":1}', '{"name":"my-secret","value":***,"k":1}'),
+        ("- name: TLS_KEY\n  value: |\n    one\n    two\n- name: A\n  value: b", "- name: TLS_KEY\n  value: ***\n"
+         "- name: A\n  value: b"),
+        ("- name: NGC_TOKEN\n  valueFrom:\n    secretKeyRef: {name: ngc}", "- name: NGC_TOKEN\n  valueFrom:\n"
+         "    secretKeyRef: {name: ngc}"),
         ("modprobe: Key was rejected by service", "modprobe: Key was rejected by service"),
         ("taint key: nvidia.com/gpu", "taint key: nvidia.com/gpu"),
         ("imagePullSecrets: [ngc]", "imagePullSecrets: [ngc]"),

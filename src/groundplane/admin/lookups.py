@@ -490,6 +490,20 @@ def driver_branch(matrix: Matrix, architecture: str, driver: str) -> Verdict:
     return _yes(f"driver {driver} knows {architecture} GPUs", path)
 
 
+def driver_minimum(matrix: Matrix, gpu: Gpu, driver: str) -> Verdict | None:
+    """Whether a driver (a version or a branch) is as new as a product needs; None for products without a minimum."""
+    words, found = set(re.split(r"[-\s]+", gpu.product)), numbers(driver)
+    for product, minimum in matrix.gpu.driver_minimums.items():
+        if not found or not any(needed <= words for needed in _spellings(product.partition(" on ")[0])):
+            continue
+        row = f"gpu.driver_minimums.{product}"
+        if found < numbers(minimum)[: len(found)]:
+            reason = f"driver {driver} is older than {minimum}, the first listed for {product}"
+            return _unlisted(reason, row, f"set driver.version to {minimum} or newer")
+        return _yes(f"driver {driver} is new enough for {product}", row)
+    return None
+
+
 def module_type(matrix: Matrix, architecture: str, kind: str, driver: str) -> Verdict:
     """Whether ``driver.kernelModuleType`` fits a GPU architecture and a driver (A42).
 

@@ -258,6 +258,8 @@ def _gpu_verdicts(inquiry: Inquiry, gpu: Gpu, driver: DriverFacts) -> Iterator[V
     if branch.outcome is Outcome.FAIL and pinned:
         branch = msgspec.structs.replace(branch, fix=(f"pin driver.version={pinned} for these nodes",))
     yield branch
+    if minimum := lookups.driver_minimum(matrix, gpu, version):
+        yield minimum
 
 
 @ANSWERS.check("A43", "settings")

@@ -104,9 +104,12 @@ _SENSITIVE: Final = r"(?:TOKEN|PASSWORD|SECRET|KEY|CREDENTIAL)"
 _NAME: Final = rf"(?<![A-Za-z0-9_.\-])[A-Za-z0-9_.\-]{{0,80}}?{_SENSITIVE}[A-Za-z0-9_.\-]{{0,80}}"
 """A sensitive name from its beginning; bounded, as logs hold runs of letters without end."""
 _QUOTED: Final = r'"(?:\\.|[^"\\\n])*"|' + r"'[^'\n]*'"
+_BLOCK: Final = r"[|>][-+0-9]*[ \t]*(?:\n(?![ \t]*-[ \t])[ \t]+[^\n]*)+"
+"""YAML's text over several lines, up to the next entry of the list."""
 _SENSITIVE_NAME: Final = re.compile(_SENSITIVE, re.IGNORECASE)
 _PAIR: Final = re.compile(
-    rf"""(\bname["']?\s*:\s*["']?{_NAME}["']?\s*,?\s*["']?value["']?\s*:\s*)({_QUOTED}|[^\n,}}]*)""", re.IGNORECASE
+    rf"""(\bname["']?\s*:\s*["']?{_NAME}["']?\s*,?\s*["']?value["']?\s*:[ \t]*)({_BLOCK}|{_QUOTED}|[^\n,}}]*)""",
+    re.IGNORECASE,
 )
 """``name: X`` followed by ``value: …``: an env entry of a manifest, in YAML or JSON."""
 _LINE: Final = re.compile(rf"""^(\s*(?:-\s+|export\s+)?{_NAME}=)(.+)$""", re.IGNORECASE | re.MULTILINE)
@@ -156,7 +159,7 @@ class Evidence(msgspec.Struct, frozen=True, order=True):
         force_setattr(self, "excerpt", masked(self.excerpt))
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One statement about a cluster or about some of its nodes.
 
     Neither :attr:`title`, :attr:`cause` nor :attr:`fix` should name the node: findings of several nodes that say the
