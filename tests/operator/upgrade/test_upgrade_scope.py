@@ -241,25 +241,3 @@ def test_in_26_3_one_machine_has_all_nodes_of_nvidia_drivers():
     assert outcome.counts is not None
     assert outcome.counts.total == 3
     assert list(outcome.passes) == [""]
-
-
-# --- Triggers (1.2) and readiness (3.14) -----------------------------------------------------------------------------
-STATE, SKIP = names.UPGRADE_STATE, names.UPGRADE_SKIP
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        (None, {}, {V3, V7}),
-        ({}, None, {V3, V7}),
-        ({}, {}, set()),
-        ({}, {STATE: "upgrade-done"}, {V3, V7}),
-        ({STATE: "upgrade-done"}, {STATE: "upgrade-required"}, {V3, V7}),
-        ({STATE: "upgrade-done"}, {}, {V3, V7}),
-        ({}, {SKIP: "true"}, {V7}),
-        ({SKIP: "true"}, {SKIP: "false"}, {V7}),
-        ({"a": "1"}, {"a": "2"}, set()),
-    ],
-)
-def test_which_changes_of_a_node_start_a_pass(before, after, expected):
-    assert {release for release in Release if scope.node_matters(before, after, release)} == expected

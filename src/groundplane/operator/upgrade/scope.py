@@ -231,17 +231,3 @@ def _problems(passes: Iterable[Pass], decisions: Iterable[Decision]) -> Iterable
     for decision in decisions:
         if decision.problem is not None:
             yield decision.problem
-
-
-# --- Triggers --------------------------------------------------------------------------------------------------------
-_WATCHED: Final[Mapping[Release, tuple[str, ...]]] = {
-    Release.V26_3: (names.UPGRADE_STATE,),
-    Release.V26_7: (names.UPGRADE_STATE, names.UPGRADE_SKIP),
-}
-
-
-def node_matters(before: Mapping[str, str] | None, after: Mapping[str, str] | None, release: Release) -> bool:
-    """Whether a change of a node's labels starts a pass; None is a node that is not there (1.2)."""
-    if before is None or after is None:
-        return before is not after
-    return any(before.get(key) != after.get(key) for key in _WATCHED[release])
