@@ -214,14 +214,14 @@ class Match(NamedTuple):
 
 def match(signature: Signature, scope: Scope) -> Match | None:
     """The signature, if all that it asks for is in the scope and nothing that contradicts it."""
+    if scope.node and all(clause.anywhere for clause in signature.when):
+        return None  # of the whole cluster: said once, of no node
     quotes: list[Quote] = []
     for clause in signature.when:
         found = holds(clause, scope)
         if found is None:
             return None
         quotes += found
-    if scope.node and all(clause.anywhere for clause in signature.when):
-        return None  # of the whole cluster: said once, of no node
     if not quotes or any(holds(clause, scope) is not None for clause in signature.unless):
         return None
     return Match(signature, scope.node, tuple(dict.fromkeys(quotes)))
@@ -254,8 +254,9 @@ def _looked(form: str, clause: Clause, scope: Scope) -> bool:
 
 
 def _in_text(clause: Clause, scope: Scope) -> list[Quote] | None:
+    wanted = tokens(clause.text)
     for text in scope.texts_of(clause):
-        for token in tokens(clause.text):
+        for token in wanted:
             if (line := text.find(token)) is not None:
                 return [Quote(source=text.where, excerpt=redacted(line))]
     return None
