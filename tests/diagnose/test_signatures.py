@@ -86,6 +86,16 @@ def test_what_a_pattern_needs(pattern: str, needs: str) -> None:
     assert signatures.required(pattern) == needs
 
 
+def test_the_reference_names_the_facts_that_are_asked_for() -> None:
+    clauses = list(signatures.walk(clause for each in builtin() for clause in (*each.when, *each.unless)))
+    of_nodes = {signatures.way(test.at)[0] for clause in clauses for test in clause.node or ()}
+    of_nodes |= {signatures.way(at)[0] for clause in clauses for test in clause.node or () if (at := test.differs_at)}
+    of_nodes |= {signatures.way(at)[0] for clause in clauses for test in clause.node or () if (at := test.below_at)}
+    of_cluster = {signatures.way(test.at)[0] for clause in clauses for test in clause.ctx or ()}
+    assert of_nodes - {"commands"} == evidence.NODE_FACTS.keys()
+    assert of_cluster | {"gpu_nodes", "missing"} == evidence.CONTEXT_FACTS.keys()
+
+
 GOOD = """
 - id: SITE1
   layer: L7

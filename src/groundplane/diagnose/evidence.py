@@ -209,27 +209,27 @@ FIELDS: Final[Mapping[str, str]] = {
 CONTEXT_FACTS: Final[Mapping[str, str]] = {
     "release": "the operator's release, such as v26.3.3",
     "platform": "kubernetes, openshift, rke2, k3s, microk8s, k0s, aks, eks, gke",
-    "helm": "what Helm printed",
     "values": "the release's values",
     "gpu_nodes": "number of nodes with a GPU, where it is known otherwise than by Node objects",
+    "upgrade_stuck": "whether driver upgrades wait although a slot should be free: true, false",
     "missing": "list of what could not be looked at, a sentence each",
 }
+"""The facts of ``ctx`` that are asked for by name; texts, such as what Helm printed, are searched under any name."""
 NODE_FACTS: Final[Mapping[str, str]] = {
     "expected_gpus": "number of GPUs that the node should have",
+    "allocatable": "number of GPUs that it offers",
     "pci": "list of `vendor:device` of the node's PCI devices, or lines of `lspci -nn`",
-    "kernel": "the running kernel's release",
     "modules": "list of loaded kernel modules",
-    "secure_boot": "true, false",
+    "nouveau": "false where it is known not to be loaded",
     "driver_version": "version of the loaded kernel module",
-    "library_version": "version of the user libraries",
-    "module_type": "open or proprietary",
-    "fabric_state": "State of the fabric as nvidia-smi -q prints it",
+    "library_version": "version of the driver's user libraries",
+    "fabric_state": "State of the fabric as `nvidia-smi -q` prints it",
     "fabric_manager": "state of the service nvidia-fabricmanager: active, inactive, failed",
-    "runtime_config": "the container runtime's configuration in force",
     "toolkit_version": "version of the NVIDIA container toolkit",
+    "inactive_dropins": "list of the runtime's drop-in files that its configuration does not import",
     "plugin_socket": "whether the device plugin's socket is in the kubelet's folder: true, false",
-    "driver_log": "kernel log, journal or file that tells of the driver, as text",
 }
+"""The facts of ``node`` that are asked for by name; texts are searched under any name."""
 
 
 class _ShortPod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
