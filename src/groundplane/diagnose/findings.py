@@ -107,17 +107,20 @@ _QUOTED: Final = r'"(?:\\.|[^"\\\n])*"|' + r"'[^'\n]*'"
 _BLOCK: Final = r"[|>][-+0-9]*[ \t]*(?:\n(?![ \t]*-[ \t])[ \t]+[^\n]*)+"
 """YAML's text over several lines, up to the next entry of the list."""
 _SENSITIVE_NAME: Final = re.compile(_SENSITIVE, re.IGNORECASE)
+_GAP: Final = r"\s{0,99}"
+"""Bounded, as every pattern that looks across lines: runs of empty lines would take quadratic time."""
 _PAIR: Final = re.compile(
-    rf"""(\bname["']?\s*:\s*["']?{_NAME}["']?\s*,?\s*["']?value["']?\s*:[ \t]*)({_BLOCK}|{_QUOTED}|[^\n,}}]*)""",
+    rf"""(\bname["']?{_GAP}:{_GAP}["']?{_NAME}["']?{_GAP},?{_GAP}["']?value["']?{_GAP}:[ \t]*)"""
+    rf"""({_BLOCK}|{_QUOTED}|[^\n,}}]*)""",
     re.IGNORECASE,
 )
 """``name: X`` followed by ``value: …``: an env entry of a manifest, in YAML or JSON."""
-_LINE: Final = re.compile(rf"""^(\s*(?:-\s+|export\s+)?{_NAME}=)(.+)$""", re.IGNORECASE | re.MULTILINE)
+_LINE: Final = re.compile(rf"""^([ \t]*(?:-[ \t]+|export[ \t]+)?{_NAME}=)(.+)$""", re.IGNORECASE | re.MULTILINE)
 """A line of its own that assigns, as ``env`` prints it: the value may have spaces."""
 _INLINE: Final = re.compile(rf"""({_NAME}=)({_QUOTED}|[^\s,;"']+)""", re.IGNORECASE)
 """An assignment in the midst of a line, such as a command's."""
 _DESCRIBED: Final = re.compile(
-    rf"""^(\s*["']?[A-Z0-9_]{{0,80}}?{_SENSITIVE}[A-Z0-9_]{{0,80}}["']?\s*:[ \t]+)(\S.*)$""", re.MULTILINE
+    rf"""^([ \t]*["']?[A-Z0-9_]{{0,80}}?{_SENSITIVE}[A-Z0-9_]{{0,80}}["']?[ \t]*:[ \t]+)(\S.*)$""", re.MULTILINE
 )
 """``NAME:  value`` as ``kubectl describe`` prints an env variable; capitals only, prose and fields also have colons."""
 
