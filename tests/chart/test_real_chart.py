@@ -23,6 +23,7 @@ pytestmark = pytest.mark.real
 
 NO_HOOK = {"operator": {"upgradeCRD": False}}
 CRD = f"{installed.CRD_PATH}/clusterpolicies.nvidia.com"
+DRIVER_CRD = f"{installed.CRD_PATH}/nvidiadrivers.nvidia.com"
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +53,9 @@ def clean(cluster: installed.Cluster) -> Iterator[None]:
 
 def _remove(cluster: installed.Cluster) -> None:
     cluster.uninstall()
-    cluster.plane.request("DELETE", CRD)
-    installed.until("the definition to be gone", lambda: cluster.find(CRD) is None)
+    for definition in (CRD, DRIVER_CRD):
+        cluster.plane.request("DELETE", definition)
+    installed.until("the definitions to be gone", lambda: not (cluster.find(CRD) or cluster.find(DRIVER_CRD)))
 
 
 def with_defaults(cluster: installed.Cluster, policy: dict[str, Any]) -> dict[str, Any]:
@@ -64,78 +66,7 @@ def with_defaults(cluster: installed.Cluster, policy: dict[str, Any]) -> dict[st
     return stored
 
 
-# --- every recorded policy, with the operator -------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module", params=rendering.RELEASES)
-def release(
-    request: pytest.FixtureRequest, cluster: installed.Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, installed.Operator]]:
-    """The chart installed for a release, its operator running; afterwards removed, and what stays is as listed."""
-    chosen: str = request.param
-    folder = tmp_path_factory.mktemp(f"chart-{chosen}")
-    before = cluster.everything()
-    cluster.install(rendering.merged(rendering.values("default", chosen), NO_HOOK))
-    cluster.add_nodes("gpu-1", "gpu-2")
-    with installed.Hooks(cluster, folder):
-        with installed.Operator(cluster, folder) as operator:
-            yield chosen, operator
-        cluster.uninstall()
-        for node in ("gpu-1", "gpu-2"):
-            cluster.request("DELETE", f"/api/v1/nodes/{node}")
-        with contextlib.suppress(AssertionError):  # told below, with what is left
-            installed.until("all but what is listed to be gone", lambda: {*_left(cluster, before)} <= STAYS)
-    assert {*_left(cluster, before)} == STAYS - {(resource, name) for resource, _, name in before}
-
-
-def _left(cluster: installed.Cluster, before: set[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
-    """What is there now and was not before: resource and name, without what every namespace gets sooner or later."""
-    of_namespace = {("serviceaccounts", "default"), ("configmaps", "kube-root-ca.crt")}
-    for resource, _, name in cluster.everything() - before:
-        if (resource, name) not in of_namespace:
-            yield resource, name
-
-
 FEATURES = ("nodefeaturegroups", "nodefeaturerules", "nodefeatures")
-STAYS = {
-    ("namespaces", rendering.NAMESPACE),
-    ("customresourcedefinitions", "clusterpolicies.nvidia.com"),
-    ("apiservices", "v1.nvidia.com"),
-    *(("customresourcedefinitions", f"{plural}.nfd.k8s-sigs.io") for plural in FEATURES),
-    ("apiservices", "v1alpha1.nfd.k8s-sigs.io"),
-    ("leases", "53822513.nvidia.com"),
-}
-"""What stays after `helm uninstall`: the namespace, which Helm made on request; the definitions, since deleting them
-would delete every policy (operator.cleanupCRD does), and the API server's own entries for their groups; the lease, by
-which a new operator knows that the old one has gone."""
-
-
-def operands(cluster: installed.Cluster) -> set[str]:
-    """The DaemonSets that the operator has made: their nodes never run anything, so that is all there is of them."""
-    path = f"/apis/apps/v1/namespaces/{rendering.NAMESPACE}/daemonsets"
-    return {each["metadata"]["name"] for each in cluster.items(path)} - {"gpu-operator-node-features"}
-
-
-@pytest.mark.parametrize("variant", rendering.VARIANTS)
-def test_a_recorded_policy_is_installed_and_carried_out(
-    cluster: installed.Cluster, release: tuple[str, installed.Operator], variant: str
-) -> None:
-    chosen, operator = release
-    cluster.upgrade(rendering.merged(rendering.values(variant, chosen), NO_HOOK))
-    recorded = rendering.load(rendering.DATA / "clusterpolicy" / f"{chosen}-{variant}.yaml")
-    stored = with_defaults(cluster, recorded)
-    live = cluster.policy()
-    for section in ("validator", "nodeStatusExporter"):
-        stored["spec"][section]["version"] = f"v{chosen}"
-    stored["spec"]["daemonsets"]["labels"]["helm.sh/chart"] = live["spec"]["daemonsets"]["labels"]["helm.sh/chart"]
-    assert live["spec"] == stored["spec"]
-    wanted = {name for kind, name in stacks.objects(f"{chosen}-{variant}") if kind == "DaemonSet"}
-    installed.until("the operands that the policy asks for", lambda: operands(cluster) == wanted)
-    assert operator.has_judged()["Error"]["reason"] in ("Ready", "OperandNotReady")
-    told = {each["reason"]: each["message"] for each in cluster.items("/api/v1/namespaces/default/events")}
-    assert "ReconcileFailed" not in told, told["ReconcileFailed"]
-    assert cluster.forbidden(installed.ACCOUNT) == []
-    assert "Forbidden" not in operator.log.read_text()
 
 
 # --- upgrade, rollback, removal ---------------------------------------------------------------------------------------
@@ -169,6 +100,7 @@ def test_an_upgrade_brings_the_definition_up_to_date_and_a_rollback_the_policy_b
     assert ran[:2] == ("gpu-operator-upgrade-crd", 0), ran
     told = dict(line.split(": ") for line in ran[2].splitlines())
     assert told.pop("clusterpolicies.nvidia.com") == "updated"
+    assert told.pop("nvidiadrivers.nvidia.com") == "unchanged"
     assert told.keys() == {f"{plural}.nfd.k8s-sigs.io" for plural in FEATURES}
     definition = cluster.find(CRD)
     assert definition is not None
@@ -208,7 +140,8 @@ def test_removal_can_take_the_definitions_too(cluster: installed.Cluster, hooks:
     cluster.uninstall()
     ((job, status, told),) = hooks.ran
     assert (job, status) == ("gpu-operator-cleanup-crd", 0), told
-    assert "clusterpolicies.nvidia.com: deleted\n" in told
+    for kind in ("clusterpolicies", "nvidiadrivers"):
+        assert f"{kind}.nvidia.com: deleted\n" in told
     assert not any("nvidia" in each or "nfd" in each for each in definitions(cluster))
     assert [path for path in hook_paths("cleanup") if cluster.find(path)] == []
 
@@ -244,3 +177,78 @@ async def test_names_that_another_definition_holds_are_told(cluster: installed.C
             await manage_crds.apply(client, [rival])
         await manage_crds.delete(client, [first, rival])
     assert cluster.find(f"{installed.CRD_PATH}/widgets.example.com") is None
+
+
+# --- every recorded policy, with the operator; last, as the release stays for the rest of the module ----------------
+
+
+@pytest.fixture(scope="module", params=rendering.RELEASES)
+def release(
+    request: pytest.FixtureRequest, cluster: installed.Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, installed.Operator]]:
+    """The chart installed for a release, its operator running; afterwards removed, and what stays is as listed."""
+    chosen: str = request.param
+    folder = tmp_path_factory.mktemp(f"chart-{chosen}")
+    before = cluster.everything()
+    cluster.install(rendering.merged(rendering.values("default", chosen), NO_HOOK))
+    cluster.add_nodes("gpu-1", "gpu-2")
+    with installed.Hooks(cluster, folder):
+        with installed.Operator(cluster, folder) as operator:
+            yield chosen, operator
+        cluster.uninstall()
+        for node in ("gpu-1", "gpu-2"):
+            cluster.request("DELETE", f"/api/v1/nodes/{node}")
+        with contextlib.suppress(AssertionError):  # told below, with what is left
+            installed.until("all but what is listed to be gone", lambda: {*_left(cluster, before)} <= STAYS)
+    assert {*_left(cluster, before)} == STAYS - {(resource, name) for resource, _, name in before}
+
+
+def _left(cluster: installed.Cluster, before: set[tuple[str, str, str]]) -> Iterator[tuple[str, str]]:
+    """What is there now and was not before: resource and name, without what every namespace gets sooner or later."""
+    of_namespace = {("serviceaccounts", "default"), ("configmaps", "kube-root-ca.crt")}
+    for resource, _, name in cluster.everything() - before:
+        if (resource, name) not in of_namespace:
+            yield resource, name
+
+
+STAYS = {
+    ("namespaces", rendering.NAMESPACE),
+    ("customresourcedefinitions", "clusterpolicies.nvidia.com"),
+    ("customresourcedefinitions", "nvidiadrivers.nvidia.com"),
+    ("apiservices", "v1.nvidia.com"),
+    ("apiservices", "v1alpha1.nvidia.com"),
+    *(("customresourcedefinitions", f"{plural}.nfd.k8s-sigs.io") for plural in FEATURES),
+    ("apiservices", "v1alpha1.nfd.k8s-sigs.io"),
+    ("leases", "53822513.nvidia.com"),
+}
+"""What stays after `helm uninstall`: the namespace, which Helm made on request; the definitions, since deleting them
+would delete every policy (operator.cleanupCRD does), and the API server's own entries for their groups; the lease, by
+which a new operator knows that the old one has gone."""
+
+
+def operands(cluster: installed.Cluster) -> set[str]:
+    """The DaemonSets that the operator has made: their nodes never run anything, so that is all there is of them."""
+    path = f"/apis/apps/v1/namespaces/{rendering.NAMESPACE}/daemonsets"
+    return {each["metadata"]["name"] for each in cluster.items(path)} - {"gpu-operator-node-features"}
+
+
+@pytest.mark.parametrize("variant", rendering.VARIANTS)
+def test_a_recorded_policy_is_installed_and_carried_out(
+    cluster: installed.Cluster, release: tuple[str, installed.Operator], variant: str
+) -> None:
+    chosen, operator = release
+    cluster.upgrade(rendering.merged(rendering.values(variant, chosen), NO_HOOK))
+    recorded = rendering.load(rendering.DATA / "clusterpolicy" / f"{chosen}-{variant}.yaml")
+    stored = with_defaults(cluster, recorded)
+    live = cluster.policy()
+    for section in ("validator", "nodeStatusExporter"):
+        stored["spec"][section]["version"] = f"v{chosen}"
+    stored["spec"]["daemonsets"]["labels"]["helm.sh/chart"] = live["spec"]["daemonsets"]["labels"]["helm.sh/chart"]
+    assert live["spec"] == stored["spec"]
+    wanted = {name for kind, name in stacks.objects(f"{chosen}-{variant}") if kind == "DaemonSet"}
+    installed.until("the operands that the policy asks for", lambda: operands(cluster) == wanted)
+    assert operator.has_judged()["Error"]["reason"] in ("Ready", "OperandNotReady")
+    told = {each["reason"]: each["message"] for each in cluster.items("/api/v1/namespaces/default/events")}
+    assert "ReconcileFailed" not in told, told["ReconcileFailed"]
+    assert cluster.forbidden(installed.ACCOUNT) == []
+    assert "Forbidden" not in operator.log.read_text()
