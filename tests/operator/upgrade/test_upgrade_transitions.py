@@ -502,7 +502,7 @@ def test_a_node_at_rest_without_driver_is_left_alone(state):
 
 
 # --- Labels that nobody of us wrote ---------------------------------------------------------------------------------
-@pytest.mark.parametrize("label", ["nonsense", "Upgrade-Done", "upgrade-done ", "null", *states.MAINTENANCE])
+@pytest.mark.parametrize("label", ["nonsense", "Upgrade-Done", "upgrade-done ", "null", *sorted(states.MAINTENANCE)])
 @pytest.mark.parametrize("unschedulable", [False, True])
 def test_a_label_that_makes_no_sense_is_reported_and_the_rest_goes_on(label, unschedulable):
     nodes = (
