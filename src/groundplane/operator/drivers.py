@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from ..api import names
-from ..api.clusterpolicy import ClusterPolicySpec, ClusterPolicyStatus, Condition
+from ..api.clusterpolicy import ClusterPolicySpec
 from ..api.nvidiadriver import NVIDIADriver
 from ..api.release import Release
 from ..cluster import kinds
@@ -32,6 +32,7 @@ from .denials import Denials
 from .driverstore import DriverStore, Known
 from .nodes import NodeStore
 from .observe import Observer, Unknown
+from .policy import InForce
 from .retries import Backoff, Guard
 from .rollouts import Rollouts
 from .schema_check import SchemaCheck
@@ -53,8 +54,6 @@ OWN: Final = frozenset({names.UPGRADE_STATE, names.UPGRADE_SKIP})
 PLACED_BY: Final = frozenset({names.DEPLOY_DRIVER, names.DEPLOY_VGPU_MANAGER})
 """Of the upgrade's labels and the deploy labels, only these decide anything here."""
 
-PolicyInForce = Callable[[], "tuple[ClusterPolicySpec | None, bool] | None"]
-
 
 class Drivers:
     """The controller."""
@@ -67,7 +66,7 @@ class Drivers:
         store: DriverStore,
         settings: Settings,
         *,
-        policy: PolicyInForce,
+        policy: Callable[[], InForce],
         rollouts: Rollouts,
         writer: Writer,
         clock: Clock,
@@ -91,7 +90,7 @@ class Drivers:
         self._observer = Observer(caches, settings, nodes.fleet)
         self._schema = SchemaCheck(client, caches.crds, kinds.NVIDIA_DRIVER, settings.release)
         self._backoff: Backoff[str] = Backoff()
-        self._told: dict[str, ClusterPolicyStatus] = {}
+        self._answers = status.Answers()
         self._owned: set[str] = set()
         """Nodes with the label of an owner."""
         self._controller: Controller[str] = Controller(
@@ -257,12 +256,12 @@ class Drivers:
 
         if problems := validate_driver.problems(driver.spec, self._settings.release):
             raise Ended("; ".join(each.message for each in problems))
-        facts = await self._facts(drivers, spec)
-        live = self._live(driver.metadata.uid)
+        facts = await self._facts(drivers)
+        live, labels = self._live(driver.metadata.uid), self._labels()
         sets = [each for each in live if kinds.of(each) is kinds.DAEMON_SET]
         host_root = (spec.hostPaths.rootFS if spec is not None else None) or "/"
         try:
-            rendered = nvidiadriver.render(driver, self._labels(), facts, host_root=host_root, live=sets)
+            rendered = nvidiadriver.render(driver, labels, facts, host_root=host_root, live=sets)
             shared = nvidiadriver.shared(drivers, facts)
         except RenderError as error:
             raise Ended(error.message) from error
@@ -273,7 +272,6 @@ class Drivers:
             gpu_nodes=True,
             unreadable=frozenset(self._caches.unreadable),
         )
-        labels = self._labels()
         keep = [each for each in sets if nvidiadriver.fate(each, rendered.daemon_sets, labels) is Fate.KEEP]
         there = {each["metadata"]["name"] for each in keep}
         wanted = [
@@ -313,7 +311,7 @@ class Drivers:
         views = (self._nodes.get(name) for name in self._nodes.names())
         return {view.name: view.labels for view in views if view is not None}
 
-    async def _facts(self, drivers: Sequence[NVIDIADriver], spec: ClusterPolicySpec | None) -> ClusterFacts:
+    async def _facts(self, drivers: Sequence[NVIDIADriver]) -> ClusterFacts:
         from ..operands import nvidiadriver
 
         wanted = nvidiadriver.references([driver.spec for driver in drivers])
@@ -348,7 +346,7 @@ class Drivers:
     async def _report(self, known: Known, outcome: Outcome) -> None:
         """Store the status if it says something new, and tell it as an event too."""
         meta = known.document["metadata"]
-        current = _stored_status(known.document)
+        current = status.stored(self._answers.newest(known.document))
         new = status.next_status(
             current,
             outcome,
@@ -356,10 +354,10 @@ class Drivers:
             generation=int(meta.get("generation", 0)),
             now=rfc3339(self._clock.now()),
         )
-        if new is None or self._told.get(meta["uid"]) == _timeless(new):
+        if new is None:
             return
         try:
-            await self._client.patch(
+            answer = await self._client.patch(
                 kinds.NVIDIA_DRIVER,
                 known.name,
                 status.patch(new),
@@ -368,7 +366,7 @@ class Drivers:
             )
         except NotFound:
             return
-        self._told[meta["uid"]] = _timeless(new)
+        self._answers.answered(answer)
         said = {condition.message for condition in current.conditions}
         if outcome.message not in said:
             log.info("NVIDIADriver %s: %s (%s): %s", known.name, outcome.state, outcome.reason, outcome.message)
@@ -401,20 +399,3 @@ def _differ(old: Mapping[str, str], new: Mapping[str, str]) -> bool:
         for key in old.keys() | new.keys()
         if key in PLACED_BY or not (key in OWN or key.startswith(names.DEPLOY_PREFIX))
     )
-
-
-def _stored_status(document: Mapping[str, Any]) -> ClusterPolicyStatus:
-    """The status as stored; one that cannot be read is written anew."""
-    given = document.get("status") or {}
-    try:
-        conditions = msgspec.convert(given.get("conditions") or [], list[Condition])
-        return ClusterPolicyStatus(str(given.get("state") or ""), given.get("namespace"), conditions)
-    except msgspec.ValidationError as error:
-        log.warning("status of NVIDIADriver %s is unreadable (%s)", document["metadata"]["name"], error)
-        return ClusterPolicyStatus()
-
-
-def _timeless(one: ClusterPolicyStatus) -> ClusterPolicyStatus:
-    """A status without its times: what it says."""
-    said = [msgspec.structs.replace(each, lastTransitionTime=None) for each in one.conditions]
-    return msgspec.structs.replace(one, conditions=said)

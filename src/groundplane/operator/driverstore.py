@@ -76,13 +76,14 @@ class DriverStore:
         deleting = bool(meta.get("deletionTimestamp"))
         before = self._read.get(uid)
         if before is None or before[0] != generation or before[1].deleting != deleting:
-            before = self._read[uid] = generation, _decode(document)
+            before = self._read[uid] = generation, decode(document)
             if before[1].problem:
                 log.warning("NVIDIADriver %s cannot be read: %s", meta["name"], before[1].problem)
         return msgspec.structs.replace(before[1], document=document)
 
 
-def _decode(document: dict[str, Any]) -> Known:
+def decode(document: dict[str, Any]) -> Known:
+    """Read a driver's document; never raises for what a person may have written. Its status does not count."""
     try:
         loaded = codec.load_nvidia_driver({key: value for key, value in document.items() if key != "status"})
     except codec.PolicyError as error:

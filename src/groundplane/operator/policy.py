@@ -8,7 +8,7 @@ right makes no request.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -22,7 +22,6 @@ from ..cluster.events import EventRecorder
 from ..cluster.informer import Change
 from ..cluster.permissions import Denied
 from ..cluster.queue import Controller, Requeue
-from ..cluster.views import earlier
 from ..operands.facts import ClusterFacts, Owner, references
 from . import causes, denials, election, handover, labels, lookout, metrics, openshift, status
 from .caches import Caches, Trouble
@@ -53,6 +52,14 @@ GATHER_S: Final = 1.0
 PSA_LABELS: Final = tuple(f"pod-security.kubernetes.io/{mode}" for mode in ("enforce", "audit", "warn"))
 PRIVILEGED: Final = "privileged"
 MONITORING_LABEL: Final = "openshift.io/cluster-monitoring"
+
+
+InForce: TypeAlias = tuple[ClusterPolicySpec | None, bool] | None
+"""The spec of the policy in force, and whether OpenShift's driver toolkit builds its drivers.
+
+The spec is None where there is no policy. None says that it cannot be told at present, or that the policy may not be
+carried out: then nothing may be concluded.
+"""
 
 
 class Decoded(msgspec.Struct, frozen=True):
@@ -138,8 +145,7 @@ class Policies:
         self._events = events
         self._backoff: Backoff[str] = Backoff()
         self._decoded: dict[str, tuple[tuple[str, int], Decoded]] = {}
-        self._told: dict[str, dict[str, Any]] = {}
-        """Answers to our last status writes, by policy: newer than the cache until their echo has come."""
+        self._answers = status.Answers()
         self._rendered: tuple[ClusterPolicySpec, ClusterFacts, list[Rendered]] | None = None
         self._active: str | None = None
         self._elected: list[Callable[[], None]] = []
@@ -195,12 +201,8 @@ class Policies:
         return self._active
 
     @property
-    def in_force(self) -> "tuple[ClusterPolicySpec | None, bool] | None":
-        """The spec of the policy in force, and whether OpenShift's driver toolkit builds its drivers.
-
-        The spec is None where there is no policy. None says that it cannot be told at present, or that the policy may
-        not be carried out: then nothing may be concluded.
-        """
+    def in_force(self) -> InForce:
+        """The policy in force, as other loops have to know it."""
         if not self._caches.policies.synced or not self._caches.crds.synced:
             return None
         if self._active is None:
@@ -273,7 +275,7 @@ class Policies:
         name = change.object["metadata"]["name"]
         if change.new is None:
             self._decoded.pop(name, None)
-            self._told.pop(name, None)
+            self._answers.forget(change.object)
             self._backoff.succeeded(name)
         winner = election.active(map(candidate, self._caches.policies.values()))
         others = winner != self._active
@@ -577,7 +579,7 @@ class Policies:
     ) -> None:
         """Store the status if it says something new, and tell it as an event too."""
         meta = document["metadata"]
-        current = self._current_status(document)
+        current = status.stored(self._answers.newest(document))
         new = status.next_status(
             current,
             outcome,
@@ -589,7 +591,7 @@ class Policies:
         if new is None:
             return
         try:
-            self._told[meta["name"]] = await self._client.patch(
+            answer = await self._client.patch(
                 kinds.CLUSTER_POLICY,
                 meta["name"],
                 status.patch(new),
@@ -599,18 +601,10 @@ class Policies:
         except ClusterError as error:
             self._denials.note(denials.STATUS, error, f"ClusterPolicy {meta['name']}")
             raise
+        self._answers.answered(answer)
         self._denials.note(denials.STATUS, None)
         self._tell(document, decoded, current, outcome)
         self._warn(document, current, outcome, warnings)
-
-    def _current_status(self, document: dict[str, Any]) -> ClusterPolicyStatus:
-        """The status as stored: what the watch says, or what our last write was answered until its echo comes."""
-        name = document["metadata"]["name"]
-        answer = self._told.get(name)
-        if answer is not None and not _older(document, answer):
-            del self._told[name]
-            answer = None
-        return stored_status(answer or document)
 
     def _tell(self, document: dict[str, Any], decoded: Decoded, before: ClusterPolicyStatus, outcome: Outcome) -> None:
         """Events for what is news to a person: another state, another reason, another error."""
@@ -636,23 +630,6 @@ class Policies:
             if not any(text in message for message in said):
                 log.warning("ClusterPolicy %s: %s: %s", document["metadata"]["name"], reason, text)
                 self._events.event(document, "Warning", reason, text)
-
-
-def _older(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether ``one`` is an earlier version of the same object than ``other``."""
-    a, b = one["metadata"], other["metadata"]
-    return a.get("uid") == b.get("uid") and earlier(a.get("resourceVersion", ""), b.get("resourceVersion", ""))
-
-
-def stored_status(document: Mapping[str, Any]) -> ClusterPolicyStatus:
-    """The status of a policy document, read by itself: a broken spec must not hide it."""
-    try:
-        return msgspec.convert(document.get("status") or {}, ClusterPolicyStatus)
-    except msgspec.ValidationError as error:
-        log.warning(
-            "status of ClusterPolicy %s is unreadable (%s), writing it anew", document["metadata"]["name"], error
-        )
-        return ClusterPolicyStatus()
 
 
 def _both_exist(policy: str, cluster: str) -> str:

@@ -57,17 +57,11 @@ class Operator:
         self._denials = Denials()
         self._denials.on_change(lambda: self.metrics.set("missing_permissions", self._denials.count))
         self._controllers: tuple[Policies | Drivers | Upgrades, ...] = ()
-        self._upgrades: Upgrades | None = None
 
     @property
     def idle(self) -> bool:
         """We lead, know the cluster, and have nothing to do until a watch brings news."""
         return bool(self._controllers) and all(each.idle for each in self._controllers)
-
-    @property
-    def upgrades(self) -> Upgrades | None:
-        """The upgrade controller while it works."""
-        return self._upgrades
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve, lead and work until ``stop`` is set. Raises :class:`~..cluster.lease.LeaseLost` if another leads."""
@@ -221,7 +215,7 @@ class Operator:
                 if not await gate.close(DRAIN_S):
                     log.warning("some writes did not end within %g s", DRAIN_S)
             finally:
-                self._controllers, self._upgrades = (), None
+                self._controllers = ()
                 for task in controllers:
                     task.cancel()
                 await asyncio.gather(*controllers, return_exceptions=True)
@@ -234,7 +228,6 @@ class Operator:
                 await policies.labelling.wait_settled()
         await caches.open()
         self._controllers = (policies, drivers, upgrades)
-        self._upgrades = upgrades
         log.info("working: %d nodes, %d policies", len(caches.nodes), len(caches.policies))
         drivers.start()
         upgrades.start()

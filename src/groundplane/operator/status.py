@@ -4,7 +4,8 @@ An :class:`Outcome` is one row of the contract's table; :func:`next_status` turn
 nothing when the stored one says the same already, so that ``lastTransitionTime`` moves only with a condition's status.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +13,9 @@ import msgspec
 from ..api import names
 from ..api.clusterpolicy import ClusterPolicyStatus, Condition
 from ..api.release import Release
+from ..cluster.views import earlier
+
+log = logging.getLogger(__name__)
 
 READY: Final = "ready"
 NOT_READY: Final = "notReady"
@@ -121,6 +125,45 @@ def passed_over(active: str) -> Outcome:
 
 def _ready(reason: str, message: str, notes: Sequence[str], release: Release) -> Outcome:
     return Outcome(READY, reason, SEPARATOR[release].join([message, *notes]))
+
+
+def stored(document: Mapping[str, Any]) -> ClusterPolicyStatus:
+    """The status of a ClusterPolicy or an NVIDIADriver, read by itself: a broken spec must not hide it."""
+    try:
+        return msgspec.convert(document.get("status") or {}, ClusterPolicyStatus)
+    except msgspec.ValidationError as error:
+        what = f"{document['kind']} {document['metadata']['name']}"
+        log.warning("status of %s is unreadable (%s), writing it anew", what, error)
+        return ClusterPolicyStatus()
+
+
+class Answers:
+    """Answers to our last writes of statuses: newer than what the watch says, until their echo has come."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Mapping[str, Any]] = {}
+
+    def answered(self, document: Mapping[str, Any]) -> None:
+        """The API server has stored a document's status for us."""
+        self._found[document["metadata"]["name"]] = document
+
+    def newest(self, document: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The document as the watch says, or as our write of its status was answered if that is newer."""
+        answer = self._found.get(document["metadata"]["name"])
+        if answer is not None and not _older(document, answer):
+            self.forget(document)
+            return document
+        return answer or document
+
+    def forget(self, document: Mapping[str, Any]) -> None:
+        """The document is gone, or its echo has come."""
+        self._found.pop(document["metadata"]["name"], None)
+
+
+def _older(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether ``one`` is an earlier version of the same object than ``other``."""
+    a, b = one["metadata"], other["metadata"]
+    return a.get("uid") == b.get("uid") and earlier(a.get("resourceVersion", ""), b.get("resourceVersion", ""))
 
 
 def next_status(

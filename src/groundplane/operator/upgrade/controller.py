@@ -18,7 +18,6 @@ from typing import Any, Final, Literal
 import msgspec
 
 from ...api import names, nvidiadriver
-from ...api.clusterpolicy import ClusterPolicySpec
 from ...cluster import kinds
 from ...cluster.client import Client, PatchType
 from ...cluster.errors import ClusterError, Conflict, NotFound
@@ -32,6 +31,7 @@ from ..denials import Denials
 from ..driverstore import DriverStore
 from ..metrics import Metrics
 from ..nodes import NodeStore
+from ..policy import InForce
 from ..retries import Backoff, Guard
 from ..settings import Settings
 from . import bynode, machine, observed, scope
@@ -65,7 +65,6 @@ SOON_S: Final = 5.0
 PODS_S: Final = 30.0
 """How long a pass waits for the first listing of pods."""
 LABELLING_S: Final = 5.0
-LOOKS_IN_FLIGHT: Final = 16
 
 GAUGES: Final = {
     "in_progress": "nodes_upgrades_in_progress",
@@ -75,10 +74,6 @@ GAUGES: Final = {
     "pending": "nodes_upgrades_pending",
 }
 """Counts of a pass, and the gauges that tell them (3.13)."""
-
-Policies = Callable[[], "tuple[ClusterPolicySpec | None, bool] | None"]
-"""The ClusterPolicy in force (None: there is none) and whether OpenShift's driver toolkit builds drivers; None: it
-cannot be told now, so that nothing may be concluded."""
 
 
 class Upgrades:
@@ -92,7 +87,7 @@ class Upgrades:
         drivers: DriverStore,
         settings: Settings,
         *,
-        policy: Policies,
+        policy: Callable[[], InForce],
         clock: Clock,
         figures: Metrics,
         events: EventRecorder,
@@ -125,7 +120,6 @@ class Upgrades:
         self._pods: ByNode[DriverPodView, DriverPod] | None = None
         self._selector = ""
         self._validators: ByNode[PodView, ValidatorPod] | None = None
-        self._waiting: dict[str, str] = {}
         self._troubles = Troubles()
         self._problems: tuple[Problem, ...] = ()
         self._controller: Controller[str] = Controller(
@@ -141,11 +135,6 @@ class Upgrades:
     def problems(self) -> tuple[Problem, ...]:
         """What an administrator has to look at, as of the last pass and lasting."""
         return self._problems
-
-    @property
-    def waiting(self) -> Mapping[str, str]:
-        """Why nodes do not move on, as of the last pass, by node."""
-        return self._waiting
 
     def start(self) -> None:
         """Listen to everything a pass depends on."""
@@ -252,7 +241,6 @@ class Upgrades:
 
     def _tell(self, outcome: Outcome, problems: tuple[Problem, ...]) -> None:
         """Keep what the pass has to say to a person; the policy's conditions tell it."""
-        self._waiting = {each.node: each.waits_for for each in outcome.decisions if each.waits_for}
         moved = any(decision.to is not None for decision in outcome.decisions)
         if problems != self._problems or moved:
             self._problems = problems

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from ...api import names
 from ...api.release import Release
 from ...cluster import kinds
@@ -100,13 +102,8 @@ def node(
     state = view.labels.get(names.UPGRADE_STATE, "")
     if isinstance(gpu_pods, ClusterError):
         unread, gpu_pods = str(gpu_pods), None
-    return NodeFacts(
-        name=view.name,
-        labels=view.labels,
-        annotations=view.annotations,
-        resource_version=view.metadata.resourceVersion,
-        unschedulable=view.spec.unschedulable,
-        ready=not view.status.conditions,
+    return msgspec.structs.replace(
+        bare(view),
         driver_pods=tuple([pod for pod in pods if pod.orphan or pod.daemon_set in sets]),
         jobs=jobs.get(view.name, ()) if jobs is not None else None,
         gpu_pods=gpu_pods,

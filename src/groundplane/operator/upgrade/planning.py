@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ...api import codec, names, nvidiadriver
+from ...api import names, nvidiadriver
 from ...api.clusterpolicy import ClusterPolicySpec, UpgradePolicy
 from ...api.release import Release
 from ...cluster import kinds
@@ -19,7 +19,7 @@ from ...cluster.client import Client
 from ...cluster.errors import NotFound
 from ...cluster.kinds import Kind
 from ...cluster.views import NodeView, PodView
-from .. import election
+from .. import driverstore, election
 from ..policy import candidate, decode
 from ..readiness import RevisionView
 from . import bynode, machine, observed, scope
@@ -136,17 +136,10 @@ async def _policy(client: Client) -> ClusterPolicySpec | None:
 
 async def _drivers(client: Client) -> tuple[dict[str, UpgradePolicy], dict[str, str]]:
     """The upgrade policies of the NVIDIADrivers that stay, and why others cannot be read."""
-    found, unreadable = {}, {}
-    for document in await _listed(client, kinds.NVIDIA_DRIVER):
-        meta = document["metadata"]
-        if meta.get("deletionTimestamp"):
-            continue
-        try:
-            driver = codec.load_nvidia_driver({k: v for k, v in document.items() if k != "status"}).driver
-        except codec.PolicyError as error:
-            unreadable[str(meta["name"])] = str(error)
-        else:
-            found[driver.name] = nvidiadriver.upgrade_policy(driver.spec)
+    known = map(driverstore.decode, await _listed(client, kinds.NVIDIA_DRIVER))
+    there = [each for each in known if not each.deleting]
+    found = {each.name: nvidiadriver.upgrade_policy(each.driver.spec) for each in there if each.driver is not None}
+    unreadable = {each.name: each.problem for each in there if each.driver is None}
     return found, unreadable
 
 
