@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import click
 
+from .live import Live
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -62,7 +64,7 @@ async def _driver_upgrade(cast: "Cast", speed: float, timeout_s: float, plain: b
     from . import lab_view
 
     console = lab_view.console()
-    view: View = Live(console) if console.is_terminal and not plain else Lines(console)
+    view: View = Live(console, screen) if console.is_terminal and not plain else Lines(console)
     async with story.lab(cast, speed) as lab:
         with view:
             outcome = await story.run(lab, cast, view.show, timeout_s=timeout_s)
@@ -111,29 +113,6 @@ class Lines:
         if fresh and report.states != self._states:
             self._states = dict(report.states)
             _say(self._console, f"{'':10}{counted(report.states)}")
-
-
-class Live:
-    """A table that is redrawn in place."""
-
-    def __init__(self, console: "Console") -> None:
-        import rich.live
-
-        self._console = console
-        self._live = rich.live.Live(console=console, auto_refresh=False, transient=True)
-
-    def __enter__(self) -> Self:
-        self._live.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.__exit__(kind, value, trace)
-
-    def show(self, report: "Report") -> None:
-        """Draw a report."""
-        self._live.update(screen(report, self._console.width), refresh=True)
 
 
 def screen(report: "Report", width: int) -> "RenderableType":

@@ -9,7 +9,6 @@ from itertools import groupby
 from types import TracebackType
 from typing import NamedTuple, Self
 
-import rich.live
 from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.table import Table
@@ -17,6 +16,7 @@ from rich.text import Text
 
 from ..lab.demo import Check, Figures, MigTurn, Outcome, Snapshot
 from ..lab.layers import LAYERS, NodeRow, State
+from . import live
 
 PLAIN_WIDTH = 140
 """Columns of a console that is no terminal: a file or a pipe has no edge."""
@@ -107,26 +107,16 @@ def _width(form: Form, cells: list[list[Text]]) -> int:
     return sum(widths) + form.gap * (len(widths) - 1)
 
 
-class Live:
+class Live(live.Live[Snapshot]):
     """A table that is redrawn in place."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = rich.live.Live(console=console, auto_refresh=False, transient=True)
+        super().__init__(console, _drawn)
 
-    def __enter__(self) -> Self:
-        self._live.__enter__()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.__exit__(kind, value, trace)
-
-    def show(self, snapshot: Snapshot) -> None:
-        """Draw a snapshot."""
-        head = Text(f"{snapshot.seconds:5.1f} s  {snapshot.message}", "bold")
-        self._live.update(Group(head, table(snapshot.rows, self._console.width)), refresh=True)
+def _drawn(snapshot: Snapshot, width: int) -> Group:
+    head = Text(f"{snapshot.seconds:5.1f} s  {snapshot.message}", "bold")
+    return Group(head, table(snapshot.rows, width))
 
 
 class Lines:
