@@ -106,7 +106,7 @@ def _of_kind(document: Mapping[str, Any], form: Form[Any]) -> dict[str, Any]:
 
 
 def _unknown(document: dict[str, Any], form: Form[Any]) -> list[str]:
-    paths = schema.unknown(_without_nulls(document), form.schema)
+    paths = schema.unknown(without_nulls(document), form.schema)
     return [path for path in paths if not path.startswith("metadata.")]
 
 
@@ -141,7 +141,7 @@ def suggest(path: str, form: Form[Any] = CLUSTER_POLICY) -> str | None:
 
 
 def _decode(document: dict[str, Any], form: Form[K]) -> K:
-    value = _without_nulls(document)
+    value = without_nulls(document)
     for mismatch in schema.mismatches(value, form.schema):
         if mismatch.rule in _FATAL:
             raise PolicyError(mismatch.path, mismatch.message)
@@ -151,11 +151,11 @@ def _decode(document: dict[str, Any], form: Form[K]) -> K:
         raise PolicyError("", str(error)) from error
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
     """A copy without null values of mappings, at every depth. A null in a list stays: it is an item."""
     if isinstance(value, Mapping):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 @functools.cache

@@ -26,7 +26,6 @@ DRIVER, PROBE, PEERMEM_PROBE = "nvidia-driver", "startup-probe", "probe_nvidia_p
 MANAGER: Final = "k8s-driver-manager"
 """Whose log tells."""
 
-SIGNING_KEY: Final = "cluster-module-key"
 HOST_VERSION: Final = "550.54.15"
 OTHER_LIBRARY: Final = "1.0"
 _ENTITLEMENT: Final = "/etc/pki/entitlement/1234.pem"

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ..api import codec
 from ..cluster import errors
 from ..cluster.client import Listing
 from ..cluster.kinds import Kind
@@ -62,7 +63,7 @@ def _as(document: dict[str, Any], view: Any) -> Any:
     if view is dict:
         return document
     try:
-        return msgspec.convert(_without_nulls(document), view)
+        return msgspec.convert(codec.without_nulls(document), view)
     except msgspec.ValidationError as error:
         what = f"{document.get('kind')} {document['metadata'].get('name')}"
         raise errors.ApiError(422, "Invalid", f"{what} of the snapshot cannot be read: {error}") from error
@@ -81,11 +82,3 @@ def _items(documents: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
 def _node_of(fields: str | None) -> str | None:
     """The node that pods are asked of; no other field is."""
     return fields.removeprefix("spec.nodeName=") if fields else None
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
-    if isinstance(value, list):
-        return [_without_nulls(each) for each in value]
-    return value

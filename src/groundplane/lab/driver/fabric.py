@@ -18,7 +18,6 @@ NVSWITCHES: Final = "/proc/driver/nvidia-nvswitch/devices"
 CONFIG: Final = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
 DEFAULT_CONFIG: Final = "LOG_LEVEL=4\nFABRIC_MODE=0\nDAEMONIZE=1\n"
 """What an image brings."""
-SUBNET_CONFIG: Final = "/usr/share/nvidia/nvlsm/nvlsm.conf"
 VARIABLE: Final = "NVFM_CONFIG_"
 PREREQUISITES: Final = ("mlx5_core", "ib_umad")
 FABRIC_MODES: Final = ("0", "1", "2")
