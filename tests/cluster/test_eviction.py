@@ -225,6 +225,18 @@ async def test_two_budgets_are_an_error_at_once(world: World) -> None:
         await world.evict(held)
 
 
+@pytest.mark.parametrize("code", [404, 409])
+async def test_what_is_said_of_a_budget_is_not_taken_for_the_pods_end(world: World, code: int) -> None:
+    """A budget that goes or changes while the server counts with it answers like a pod that is gone."""
+    one = world.add("one")
+    world.faults.add(Rule("create", "pods", subresource="eviction", answer=code, times=1))
+    task = asyncio.ensure_future(world.evict(one))
+    await world.until(lambda: world.leaving() == {"one"})
+    assert not task.done()
+    world.end("one")
+    await task
+
+
 @pytest.mark.parametrize("code", [429, 503])
 async def test_a_busy_server_is_asked_again(world: World, code: int) -> None:
     one = world.add("one")

@@ -306,9 +306,10 @@ class _Eviction:
                 await self._client.create(
                     kinds.POD, body, pod.metadata.namespace, name=pod.metadata.name, subresource="eviction"
                 )
-            except (errors.NotFound, errors.Conflict):  # gone, or another of its name is there
-                self.waiting.pop(uid, None)
-                return
+            except (errors.NotFound, errors.Conflict):
+                # The pod is gone, which the watch tells; or another has its name, or a budget that this server was
+                # counting with has just gone or changed, which it says in the same words.
+                pass
             except errors.ClusterError as error:
                 if not _passing(error):
                     raise
