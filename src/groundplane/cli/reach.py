@@ -1,0 +1,123 @@
+"""What the administrator's commands share: their options, how they reach a cluster, how they print what they found.
+
+Every command that reports findings has the same options, formats and exit codes (contracts/admin-workflow.md 1). Errors
+end here, as one sentence with what to do next; a traceback is a defect.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from . import output as printing
+
+if TYPE_CHECKING:
+    from ..cluster.config import Config
+    from ..diagnose.findings import Finding
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+TOOL_ERROR = 1
+
+
+def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+def cluster_options(function: F) -> F:
+    """``kubeconfig``, ``context`` and ``namespace``: which cluster, and where the operator is in it."""
+    return _all(
+        click.option(
+            "--kubeconfig", metavar="FILE", help="How to reach the cluster [KUBECONFIG, else ~/.kube/config]."
+        ),
+        click.option("--context", metavar="NAME", help="Which context of the kubeconfig."),
+        click.option("-n", "--namespace", default="gpu-operator", show_default=True, help="The operator's namespace."),
+    )(function)
+
+
+output_option = click.option(
+    "-o", "--output", type=click.Choice(["text", *reversed(printing.FORMATS)]), default="text", show_default=True
+)
+html_option = click.option(
+    "--html", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Also write a report as one page."
+)
+
+
+def config(kubeconfig: str | None, context: str | None) -> "Config":
+    """The cluster that options name. Raises :class:`click.ClickException` with what was looked for."""
+    from ..cluster.config import Config
+    from ..cluster.errors import ConfigError
+
+    try:
+        return Config.detect(kubeconfig=kubeconfig, context=context)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's work; errors of the cluster, of files and of the work's own kind end as one sentence each.
+
+    What is raised deliberately for people derives from :class:`click.ClickException`, or is one of the rooms' errors,
+    which all are written for the reader.
+    """
+    from ..cluster import errors
+
+    try:
+        return asyncio.run(work)
+    except errors.Unauthorized as error:
+        raise click.ClickException(
+            f"the API server does not accept the credentials: {error}. The token or certificate may have expired: log "
+            "in again, or give another --context"
+        ) from None
+    except errors.ConnectionLost as error:
+        raise click.ClickException(
+            f"no answer from the API server: {error}. Is the cluster up, and the address of the kubeconfig right "
+            "(kubectl cluster-info)?"
+        ) from None
+    except errors.Forbidden as error:
+        from ..cluster import permissions
+
+        lacking = permissions.missing(error)
+        told = permissions.tell(permissions.Denied(each) for each in lacking) if lacking else str(error)
+        raise click.ClickException(told) from None
+    except (errors.ClusterError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    except KeyboardInterrupt:
+        raise click.Abort from None
+
+
+def report(
+    findings: "Iterable[Finding]",
+    output: str,
+    *,
+    kind: str,
+    about: dict[str, Any] | None = None,
+    everything: bool = False,
+) -> None:
+    """Print findings in a format; ``about`` is said first: what was looked at, with what. Exits with their code."""
+    from ..diagnose import findings as shape
+
+    rows = list(findings)
+    if output == "text":
+        for line in shape.text(rows, all_evidence=everything):
+            click.echo(line)
+    else:
+        document = {"apiVersion": "groundplane.dev/v1alpha1", "kind": kind, **(about or {}), **shape.report(rows)}
+        printing.documents([document], output)
+    leave(rows)
+
+
+def leave(findings: "Iterable[Finding]") -> NoReturn:
+    """End the process with the findings' exit code."""
+    from ..diagnose import findings as shape
+
+    sys.exit(int(shape.exit_code(findings)))
