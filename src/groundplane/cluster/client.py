@@ -15,7 +15,7 @@ import ssl
 import sys
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Generic, TypeVar, cast, overload
 from urllib.parse import urlencode, urlsplit
@@ -38,6 +38,8 @@ Object = dict[str, Any]
 REQUEST_TIMEOUT_S = 60.0
 """Silence on a connection after which a plain request counts as lost. The API server itself gives up after 60 s."""
 CONNECT_TIMEOUT_S = 10.0
+SOCKET_CLOSE_S = 2.0
+"""How long the other end of a WebSocket may take to say goodbye."""
 WATCH_TIMEOUT_S = 300
 WATCH_GRACE_S = 30.0
 """A watch that outlives its server-side timeout by this is dropped from our side."""
@@ -627,6 +629,64 @@ class Client:
         )
         return await self._send(request)
 
+    @contextlib.asynccontextmanager
+    async def websocket(
+        self, kind: Kind, path: str, params: Sequence[tuple[str, str]], *, label: str, protocols: Sequence[str]
+    ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """A WebSocket to a subresource that streams (``pods/exec``); nothing is retried but an expired credential.
+
+        ``protocols`` are offered in order of preference. A server that refuses says why, as for any request: raises
+        :class:`~.errors.ApiError`, and :class:`~.errors.ConnectionLost` if it gives no answer.
+        """
+        request = self._make("get", "GET", kind, f"{path}?{urlencode(params)}", label=label)
+        request = msgspec.structs.replace(request, what=request.what.partition("?")[0])
+        socket = await self._handshake(request, protocols)
+        self.requests[request.verb, request.label, 101] += 1
+        try:
+            yield socket
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._lost(request, error) from error
+        finally:
+            await socket.close()
+
+    async def _handshake(
+        self, request: _Request, protocols: Sequence[str], *, again: bool = True
+    ) -> aiohttp.ClientWebSocketResponse:
+        session, headers, credentials = await self._ready(request)
+        try:
+            async with asyncio.timeout(self._request_timeout_s):
+                return await session.ws_connect(
+                    request.url,
+                    protocols=protocols,
+                    headers=headers,
+                    ssl=credentials.tls or True,
+                    server_hostname=self.config.tls_server_name,
+                    proxy=self._proxy,
+                    max_msg_size=0,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=SOCKET_CLOSE_S),
+                )
+        except aiohttp.WSServerHandshakeError as error:
+            refused = error.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._lost(request, error) from error
+        if refused == 401 and again and self._auth.invalidate():
+            return await self._handshake(request, protocols, again=False)
+        raise await self._refusal(request, refused)
+
+    async def _refusal(self, request: _Request, code: int) -> errors.ClusterError:
+        """Why a handshake ended in ``code``. Its answer is lost in aiohttp: the same is asked without the upgrade.
+
+        That starts nothing: a server that would allow it says that an upgrade is required.
+        """
+        try:
+            await self._try(request)
+        except errors.ApiError as error:
+            if error.code == code:
+                return error
+        except errors.ClusterError as error:
+            return error
+        return errors.from_response(code, b"", f"{request.what}: the server does not open a WebSocket")
+
     # --- one request --------------------------------------------------------------------------------------------------
 
     def _make(
@@ -681,11 +741,8 @@ class Client:
             return await self._try(request, again=False)
         raise errors.from_response(response.status, body, request.what, response.headers.get("Retry-After"))
 
-    @contextlib.asynccontextmanager
-    async def _response(
-        self, request: _Request, limits: aiohttp.ClientTimeout, *, head_s: float | None = None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer whose head has arrived, within ``head_s`` seconds if that is given."""
+    async def _ready(self, request: _Request) -> tuple[aiohttp.ClientSession, dict[str, str], auth.Credentials]:
+        """What a request is sent with: the open session, its own headers, and the credentials."""
         if self._open is None and not self._closed:
             raise RuntimeError("the client is not open: use `async with Client(config) as client`")
         credentials = await self._auth.current()
@@ -699,6 +756,14 @@ class Client:
             headers["Content-Type"] = request.content_type
         if request.accept is not None:
             headers["Accept"] = request.accept
+        return session, headers, credentials
+
+    @contextlib.asynccontextmanager
+    async def _response(
+        self, request: _Request, limits: aiohttp.ClientTimeout, *, head_s: float | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer whose head has arrived, within ``head_s`` seconds if that is given."""
+        session, headers, credentials = await self._ready(request)
         tls: ssl.SSLContext | bool = credentials.tls or True
         try:
             async with asyncio.timeout(head_s):
