@@ -21,6 +21,7 @@ from typing import Any, Self
 import msgspec
 
 from ..node.cdi.registry import Registry
+from ..node.devices import kernelmessages
 from ..node.devices.models import Model
 from ..node.devices.simfile import DRIVER_VERSION, bus_id, gpu_uuid
 from ..node.devices.simulated import Machine, describe
@@ -160,6 +161,8 @@ class SimulatedHost:
         root.mkdir("/dev/char")
         root.write_atomic("/dev/null", "")
         root.write_atomic("/dev/log", "")
+        root.write_atomic(kernelmessages.PATH, "")
+        self.say(f"Linux version {self.kernel} (simulated) (groundplane)", level=5)
         for gpu in self.gpus:
             self._write_pci(gpu)
         if spec.host_driver and self.gpus:
@@ -180,6 +183,12 @@ class SimulatedHost:
         ):
             self.root.write_atomic(f"{folder}/{name}", value + "\n")
         self.root.write_atomic(f"{folder}/config", _configuration_space(int(gpu.model.pci_id, 16)))
+        ids = f"{NVIDIA_VENDOR.removeprefix('0x')}:{gpu.model.pci_id.lower()}"
+        self.say(f"pci {gpu.pci_address}: [{ids}] type 00 class {gpu.model.pci_class}")
+
+    def say(self, *lines: str, level: int = 6) -> None:
+        """Write to the kernel's log: 3 is an error, 4 a warning, 6 information."""
+        kernelmessages.append(self.root.path(kernelmessages.PATH), *lines, level=level)
 
     def pci_devices(self) -> list[dict[str, str]]:
         """What a program reads of the PCI bus: `address`, `vendor`, `device`, `class` of each device, by address."""
@@ -229,9 +238,18 @@ class SimulatedHost:
 
         `signer` is who signed its file (nobody: empty), `open` says that it is NVIDIA's open flavour.
         """
-        if not self.kernel_modules.load(Module(module, version, signer, open), parameters):
+        try:
+            new = self.kernel_modules.load(Module(module, version, signer, open), parameters)
+        except HostError:
+            self.say(f"Loading of module {module} with an unavailable key is rejected", level=5)
+            raise
+        if not new:
             return
         if module == "nvidia":
+            kind = "Open Kernel Module for" if open else "Kernel Module"
+            self.say(
+                "nvidia: loading out-of-tree module taints kernel.", f"NVRM: loading NVIDIA UNIX {kind}  {version}"
+            )
             self.root.write_atomic(MIG_MINORS, "".join(f"{name} {minor}\n" for name, minor in _capabilities(self.gpus)))
             if DRIVER_VERSION.fullmatch(version):
                 self.machine.set_driver(version)

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from ...node.devices import kernelmessages
 from ..programs import ContainerContext, Program
 
 MISUSE = 2
@@ -251,6 +252,16 @@ async def _lsmod(ctx: ContainerContext) -> int:
     return 0
 
 
+async def _dmesg(ctx: ContainerContext) -> int:
+    """The kernel's log, for containers that see the machine's devices."""
+    if not ctx.exists(kernelmessages.PATH):
+        ctx.error("dmesg: read kernel buffer failed: Operation not permitted")
+        return 1
+    for line in kernelmessages.texts(ctx.path(kernelmessages.PATH)):
+        ctx.log(line)
+    return 0
+
+
 async def _grep(ctx: ContainerContext) -> int:
     flags = {char for word in ctx.argv[1:] if word.startswith("-") for char in word[1:]}
     unknown = flags - set("qEivcsFw")
@@ -391,6 +402,7 @@ PROGRAMS: dict[str, Program] = {
     "cat": _cat,
     "cp": _cp,
     "date": _date,
+    "dmesg": _dmesg,
     "echo": _echo,
     "env": _env,
     "false": _exit_1,

@@ -19,9 +19,10 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from ...api import xids
 from .. import watch as files
 from ..hostroot import write_atomic
-from . import nvmlerrors, placements, simfile
+from . import kernelmessages, nvmlerrors, placements, simfile
 from .model import NO_INSTANCE, Inventory, Placed
 from .simfile import Description, EventEntry, EventName, FileError, GpuEntry, Instance, Mig, SimulatedMachine, describe
 from .simtelemetry import SimulatedTelemetry, TelemetryEntry
@@ -319,6 +320,7 @@ class Machine:
 
     def __init__(self, file: Path) -> None:
         self.file = file
+        self._kernel_log = file.parents[3] / kernelmessages.PATH.lstrip("/") if len(file.parents) > 3 else None
 
     @classmethod
     def create(cls, file: Path, description: Description) -> Self:
@@ -355,6 +357,7 @@ class Machine:
     def xid(self, gpu: int | str, number: int, *, gi: int | None = None, ci: int | None = None) -> None:
         """Let a critical Xid error happen to a GPU, or to one of its instances."""
         self._happen(gpu, EventEntry(0, "xid", xid=number, gi=gi, ci=ci))
+        self._log_xid(gpu, number)
 
     def ecc(self, gpu: int | str, *, double_bit: bool = True) -> None:
         """Let an ECC error happen to a GPU."""
@@ -379,6 +382,8 @@ class Machine:
             return _with_events(description, [EventEntry(0, "xid", _uuid_at(machine, place), xid)])
 
         self.change(lost)
+        if xid is not None:
+            self._log_xid(gpu, xid)
 
     def restore(self, gpu: int | str) -> None:
         """Let a lost or removed GPU come back."""
@@ -437,6 +442,16 @@ class Machine:
             return _with_events(machine.description, [msgspec.structs.replace(entry, gpu=identity)])
 
         self.change(happened)
+
+    def _log_xid(self, gpu: int | str, number: int) -> None:
+        """The driver tells the error in the kernel's log too, if the machine has one."""
+        if self._kernel_log is None:
+            return
+        cards = self.read().cards
+        uuid = gpu if isinstance(gpu, str) else _uuid_at(self.read(), gpu)
+        if uuid in cards:
+            line = kernelmessages.xid(cards[uuid].gpu.bus_id, number, xids.text(number))
+            kernelmessages.append(self._kernel_log, line, level=3)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
