@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from ...api import names
-from ..host import HostError, SimulatedHost
+from ..host import Gpu, HostError, SimulatedHost
 from ..programs import ContainerContext
 from .image import DriverImage
 
@@ -39,6 +39,8 @@ CLIENTS: Final = ("gdrdrv", "nvidia_fs")
 DEPENDANTS: Final = ("nvidia_modeset", "nvidia_uvm", "nvidia_peermem")
 IN_USE: Final = "Could not unload NVIDIA driver kernel modules, driver is in use"
 MELLANOX: Final = "0x15b3"
+NOUVEAU: Final = "nouveau"
+"""The kernel's own driver; a GPU that it has is not NVIDIA's to take."""
 
 
 class KindError(ValueError):
@@ -85,6 +87,17 @@ def drives(host: SimulatedHost, is_open: bool) -> bool:
     return any(fits)
 
 
+def unfit(gpu: Gpu, is_open: bool) -> tuple[str, str]:
+    """What the driver says in the kernel's log of a GPU that its kind of modules does not drive."""
+    why = (
+        "is not supported by open nvidia.ko because it does not include the required GPU System Processor (GSP)."
+        if is_open
+        else "requires use of the NVIDIA open kernel modules."
+    )
+    first = f"NVRM: The NVIDIA GPU {gpu.pci_address} (PCI ID: 10de:{gpu.model.pci_id.lower()})"
+    return first, f"NVRM: installed in this system {why}"
+
+
 # --- parameters -------------------------------------------------------------------------------------------------------
 def words(text: str) -> list[str]:
     """The parameters in a file: some on each line, the last line with or without its end (6.5)."""
@@ -121,8 +134,12 @@ def load(ctx: ContainerContext, build: Build, *, rdma: bool) -> None:
     for module in BEFORE:
         host.load_module(module)
     ctx.log("Loading NVIDIA driver kernel modules...")
+    if host.loaded(NOUVEAU):
+        host.say(*(f"NVRM: GPU {gpu.pci_address} is already bound to nouveau." for gpu in host.gpus), level=3)
+        raise HostError("modprobe: ERROR: could not insert 'nvidia': No such device")
     if not drives(host, build.open):
         kind = "open" if build.open else "proprietary"
+        host.say(*(line for gpu in host.gpus for line in unfit(gpu, build.open)), level=3)
         raise HostError(
             f"modprobe: ERROR: could not insert 'nvidia': No such device ({kind} modules do not drive these GPUs)"
         )
