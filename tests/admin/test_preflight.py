@@ -330,7 +330,7 @@ def test_what_needs_a_node_says_so() -> None:
     (finding,) = answers("A12", inquire())
     assert (finding.outcome, finding.cause) == (
         Outcome.UNKNOWN,
-        "needs commands in operand pods or a look on the node or an archive that has it",
+        "needs commands in operand pods or a look on the node (--node-pods, or --on-node there) or an archive that has it",
     )
     (finding,) = answers("A6", inquire())
     assert finding.cause == "has to be told by a person"

@@ -1,11 +1,12 @@
 """What preflight is asked, and how its checks answer: shared by the modules of checks, free of any check itself."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from ..api import names
+from ..diagnose import evidence
 from ..diagnose.findings import Action, Evidence, Finding, Outcome
 from .checks import CHECKS
 from .lookups import Target, Verdict
@@ -23,7 +24,13 @@ class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: Snapshot
     planned: Settings | None = None
     """Of values that are to be installed; else those of the ClusterPolicy, else the release's defaults."""
+    planned_source: str = "planned values"
+    """Where they come from, such as the file's name."""
     vgpu: bool = False
+    node_facts: Mapping[str, evidence.NodeFacts] = {}
+    """What was found on nodes themselves, by node; nodes that nobody looked at are not among them."""
+    node_unread: Mapping[str, str] = {}
+    """Why a node could not be looked at, by node."""
 
     @property
     def settings(self) -> Settings:
@@ -31,18 +38,20 @@ class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
         return self.planned or self.snapshot.settings or Settings()
 
     @property
-    def unread(self) -> frozenset[str]:
-        """What could not be read; ``settings`` if they are the ClusterPolicy's and that is among it."""
+    def unread(self) -> Mapping[str, str]:
+        """What could not be read, and why; ``settings`` if they are the ClusterPolicy's and that is among it."""
         unread = self.snapshot.unread
-        lacking = "clusterpolicies" in unread and self.planned is None
-        lacking = lacking or ("nvidiadrivers" in unread and self.settings.driver_resources)
-        return unread | {"settings"} if lacking else unread
+        if "clusterpolicies" in unread and self.planned is None:
+            return {**unread, "settings": unread["clusterpolicies"]}
+        if "nvidiadrivers" in unread and self.settings.driver_resources:
+            return {**unread, "settings": unread["nvidiadrivers"]}
+        return unread
 
     @property
     def settings_source(self) -> str:
         """Where they came from, for evidence."""
         if self.planned is not None:
-            return "planned values"
+            return self.planned_source
         return "ClusterPolicy" if self.snapshot.settings is not None else "chart defaults"
 
     @property
@@ -129,10 +138,12 @@ class Answers(dict[str, Function]):
 
         def enter(function: Function) -> Function:
             def guarded(inquiry: Inquiry) -> Iterable[Finding]:
-                lacking = sorted(inquiry.unread & set(reads))
+                unread = inquiry.unread
+                lacking = sorted(set(unread) & set(reads))
                 if lacking:
                     title = f"{CHECKS[number].title}: {', '.join(lacking)} could not be read"
-                    return [inquiry.finding(number, Outcome.UNKNOWN, title, cause="no permission, or no answer")]
+                    cause = "; ".join(dict.fromkeys(unread[each] for each in lacking))
+                    return [inquiry.finding(number, Outcome.UNKNOWN, title, cause=cause)]
                 return function(inquiry)
 
             self[number] = guarded

@@ -1,49 +1,93 @@
-"""Preflight as far as the API alone can tell: pure functions from a snapshot to findings.
+"""Preflight: pure functions from what was seen of a cluster and of its nodes to findings.
 
-Each check of the table (checks.py) that can be answered from objects has its function in one of the modules joined
-here; what only a node knows ends in ``unknown`` and says so. The support matrix decides what is listed (lookups.py).
-Nothing here asks a cluster, and nothing changes one.
+Each check of the table (checks.py) has its functions in the modules joined here: one that answers from objects of the
+API, one that answers from what was found on nodes (``Inquiry.node_facts``), or both. What only a node knows and nobody
+looked at ends in ``unknown`` and says so. The support matrix decides what is listed (lookups.py). Nothing here asks a
+cluster, and nothing changes one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import Final
 
+import msgspec
+
 from ..diagnose.findings import Finding, Outcome, grouped
-from . import preflight_driver, preflight_platform, preflight_runtime
+from . import preflight_driver, preflight_platform, preflight_runtime, snapshot
 from .checks import Access, Check, of_command
 from .inquiry import Function, Inquiry
 
+KINDS: Final = (*snapshot.KINDS, "secrets")
+"""What a survey for preflight reads, by plural; Secrets are Helm's releases, which say what is installed."""
+API: Final = frozenset({Access.API, Access.ARCHIVE})
 _FUNCTIONS: Final[Mapping[str, Function]] = {
     **preflight_platform.ANSWERS,
     **preflight_driver.ANSWERS,
     **preflight_runtime.ANSWERS,
 }
+_ON_NODES: Final[Mapping[str, Function]] = {}
+NOBODY_LOOKED: Final = "nobody looked on the node: give --node-pods, or run preflight --on-node there"
 
 
-def preflight(inquiry: Inquiry, modes: frozenset[Access] = frozenset({Access.API})) -> list[Finding]:
+def preflight(inquiry: Inquiry, modes: frozenset[Access] = API) -> list[Finding]:
     """Every check of preflight, in the findings' stable order.
 
-    Checks without a function here are ``unknown``: they need a node (their row says what they need).
+    What is known on nodes only is answered for those of :attr:`Inquiry.node_facts`, and ``unknown`` for the others.
     """
     return grouped(finding for check in of_command("preflight") for finding in run(check, inquiry, modes))
 
 
-def run(check: Check, inquiry: Inquiry, modes: frozenset[Access] = frozenset({Access.API})) -> list[Finding]:
-    """One check's findings: its function's, or one that says why it was not answered."""
+def run(
+    check: Check, inquiry: Inquiry, modes: frozenset[Access] = API, on_nodes: Mapping[str, Function] = _ON_NODES
+) -> list[Finding]:
+    """One check's findings: those of its functions, or one that says why it was not answered.
+
+    What was found on a node takes the place of what the API could not tell of it.
+    """
+    seen = _seen(check, inquiry, on_nodes)
+    answered = {node for finding in seen for node in finding.nodes}
     function = _FUNCTIONS.get(check.id)
-    if function is not None and (check.can_look(modes)):
-        return list(function(inquiry)) or [
-            inquiry.finding(check.id, Outcome.SKIP, f"{check.title}: no node to look at")
-        ]
-    return [inquiry.finding(check.id, Outcome.UNKNOWN, f"{check.title}: not looked at", cause=_needs(check))]
+    found: list[Finding] = []
+    if function is not None and check.can_look(modes):
+        found = [each for each in function(inquiry) if not _superseded(each, answered)]
+        if not found and not seen:
+            return [inquiry.finding(check.id, Outcome.SKIP, f"{check.title}: no node to look at")]
+        return [*(_why(each, inquiry) for each in found), *seen]
+    return [*seen, *_not_looked_at(check, inquiry, answered)]
+
+
+def _seen(check: Check, inquiry: Inquiry, on_nodes: Mapping[str, Function]) -> list[Finding]:
+    function = on_nodes.get(check.id)
+    return list(function(inquiry)) if function is not None and inquiry.node_facts else []
+
+
+def _superseded(finding: Finding, answered: Set[str]) -> bool:
+    return finding.outcome is Outcome.UNKNOWN and bool(finding.nodes) and answered >= set(finding.nodes)
+
+
+def _why(finding: Finding, inquiry: Inquiry) -> Finding:
+    """A finding of a node that nobody looked at, with the reason."""
+    if finding.outcome is not Outcome.UNKNOWN or finding.cause or not finding.node:
+        return finding
+    return msgspec.structs.replace(finding, cause=inquiry.node_unread.get(finding.node, NOBODY_LOOKED))
+
+
+def _not_looked_at(check: Check, inquiry: Inquiry, answered: Set[str]) -> Iterator[Finding]:
+    title = f"{check.title}: not looked at"
+    left = [node for node in inquiry.snapshot.candidates if node.name not in answered]
+    needs = _needs(check)
+    if not (left or answered):
+        yield inquiry.finding(check.id, Outcome.UNKNOWN, title, cause=needs)
+    for node in left:
+        why = inquiry.node_unread.get(node.name, "")
+        cause = f"{needs}: {why}" if why else needs
+        yield inquiry.finding(check.id, Outcome.UNKNOWN, title, node=node.name, cause=cause)
 
 
 def _needs(check: Check) -> str:
     ways = {
         Access.EXEC: "commands in operand pods",
-        Access.NODE: "a look on the node",
+        Access.NODE: "a look on the node (--node-pods, or --on-node there)",
         Access.ARCHIVE: "an archive that has it",
-        Access.API: "the API",
     }
-    needed = [words for mode, words in ways.items() if mode in check.access and mode is not Access.API]
+    needed = [words for mode, words in ways.items() if mode in check.access]
     return f"needs {' or '.join(needed)}" if needed else "has to be told by a person"

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import field
 
 from ..api import names
+from ..diagnose.survey import Survey
 from .versions import distribution, os_key
 
 NVIDIA_RESOURCES: Final = "nvidia.com/"
@@ -21,6 +22,10 @@ PREINSTALLED: Final = "pre-installed"
 """Value of :data:`names.DEPLOY_DRIVER` on a node whose driver is the host's."""
 VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 PSA_ENFORCE: Final = "pod-security.kubernetes.io/enforce"
+NO_ANSWER: Final = "no permission, or no answer"
+_WEBHOOKS: Final = ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+KINDS: Final = ("nodes", "pods", "namespaces", "clusterpolicies", "nvidiadrivers", "clusterversions", *_WEBHOOKS)
+"""The kinds of a survey that :meth:`Snapshot.of_survey` reads, by plural."""
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +36,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     annotations: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[str, ...] = ()
     """As ``key=value:Effect``."""
+    provider: str = ""
+    """Whose machine it is, as ``spec.providerID`` begins: ``aws``, ``gce``, ``azure``; empty for bare metal."""
     unschedulable: bool = False
     ready: bool = True
     os_image: str = ""
@@ -78,14 +85,16 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         """Read a Node."""
         metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
         info: Mapping[str, str] = status.get("nodeInfo") or {}
-        conditions = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+        conditions = {each.get("type"): each.get("status") for each in status.get("conditions") or ()}
         return cls(
-            name=metadata["name"],
+            name=str(metadata.get("name") or ""),
             labels=metadata.get("labels") or {},
             annotations=metadata.get("annotations") or {},
             taints=tuple(
-                f"{taint['key']}={taint.get('value', '')}:{taint['effect']}" for taint in spec.get("taints") or ()
+                f"{taint.get('key', '')}={taint.get('value', '')}:{taint.get('effect', '')}"
+                for taint in spec.get("taints") or ()
             ),
+            provider=str(spec.get("providerID") or "").partition("://")[0],
             unschedulable=bool(spec.get("unschedulable")),
             ready=conditions.get("Ready") == "True",
             os_image=info.get("osImage", ""),
@@ -139,9 +148,9 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
             if not own:
                 visible += [env["value"] for env in container.get("env") or () if _sets_devices(env)]
         return cls(
-            namespace=metadata.get("namespace", ""),
-            name=metadata["name"],
-            node=spec.get("nodeName", ""),
+            namespace=metadata.get("namespace") or "",
+            name=str(metadata.get("name") or ""),
+            node=spec.get("nodeName") or "",
             labels=metadata.get("labels") or {},
             phase=status.get("phase", ""),
             runtime_class=spec.get("runtimeClassName") or "",
@@ -249,15 +258,15 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     webhooks: tuple[str, ...] = ()
     """Names of validating and mutating webhook configurations."""
     openshift: bool = False
-    unread: frozenset[str] = frozenset()
-    """Resources that could not be read, such as ``nodes``: of those that :meth:`of` takes, by their plural."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Resources that could not be read, such as ``nodes``, with the reason: of those that :meth:`of` takes."""
 
-    @property
+    @functools.cached_property
     def gpu_nodes(self) -> tuple[NodeFacts, ...]:
         """Nodes that say they have GPUs."""
         return tuple(node for node in self.nodes if node.has_gpu)
 
-    @property
+    @functools.cached_property
     def candidates(self) -> tuple[NodeFacts, ...]:
         """GPU nodes, or all nodes as long as none says that it is one."""
         return self.gpu_nodes or self.nodes
@@ -291,16 +300,16 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         namespaces: Iterable[Mapping[str, Any]] = (),
         webhooks: Iterable[Mapping[str, Any]] = (),
         openshift: bool = False,
-        unread: Iterable[str] = (),
+        unread: Iterable[str] | Mapping[str, str] = (),
     ) -> Self:
-        """Read a cluster's objects as the API gives them; ``unread`` names those that could not be asked for.
+        """Read a cluster's objects as the API gives them; ``unread`` names those that could not be asked for, and why.
 
         Its words are ``nodes``, ``pods``, ``clusterpolicies``, ``nvidiadrivers``, ``namespaces`` and ``webhooks``.
 
         Of several ClusterPolicies the oldest counts, as it does for the operator; the others are ignored.
         """
         oldest = min(policies, key=_age, default=None)
-        found = next((each for each in namespaces if each["metadata"]["name"] == namespace), None)
+        found = next((each for each in namespaces if each["metadata"].get("name") == namespace), None)
         read_nodes = tuple(sorted((NodeFacts.of(node) for node in nodes), key=lambda node: node.name))
         return cls(
             version=version,
@@ -310,9 +319,29 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             drivers=tuple(sorted((DriverFacts.of(driver) for driver in drivers), key=lambda each: each.source)),
             namespace=namespace,
             namespace_labels=(found["metadata"].get("labels") or {}) if found is not None else None,
-            webhooks=tuple(sorted(webhook["metadata"]["name"] for webhook in webhooks)),
+            webhooks=tuple(sorted(str(webhook["metadata"].get("name")) for webhook in webhooks)),
             openshift=openshift or any(node.distribution == "openshift" for node in read_nodes),
-            unread=frozenset(unread),
+            unread=dict(unread) if isinstance(unread, Mapping) else dict.fromkeys(unread, NO_ANSWER),
+        )
+
+    @classmethod
+    def of_survey(cls, survey: Survey) -> Self:
+        """The cluster of a survey of :data:`KINDS`; what it could not read stays unread, with the reason."""
+        unread = {plural: survey.unread.get(plural, NO_ANSWER) for plural in KINDS if not survey.knows(plural)}
+        for plural in _WEBHOOKS:
+            if plural in unread:
+                unread["webhooks"] = unread.pop(plural)
+        return cls.of(
+            version=survey.version,
+            nodes=survey.of_kind("nodes"),
+            pods=survey.of_kind("pods"),
+            policies=survey.of_kind("clusterpolicies"),
+            drivers=survey.of_kind("nvidiadrivers"),
+            namespace=survey.namespace,
+            namespaces=survey.of_kind("namespaces"),
+            webhooks=[each for plural in _WEBHOOKS for each in survey.of_kind(plural)],
+            openshift=bool(survey.of_kind("clusterversions")),
+            unread=unread,
         )
 
 

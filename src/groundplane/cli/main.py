@@ -21,6 +21,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
+    "preflight": Entry("preflight", "Judge a cluster, or a node, before the operator is installed or upgraded."),
     "render": Entry("render", "Print the objects and node labels a ClusterPolicy leads to, with no cluster."),
     "plan": Entry("plan", "Print what the operator would change in a live cluster."),
     "driver": Entry("driver", "See what driver upgrades would do next, and why nodes wait."),
