@@ -60,7 +60,10 @@ class Severity(enum.StrEnum):
     @property
     def rank(self) -> int:
         """0 for ``info`` up to 3 for ``fatal``."""
-        return tuple(Severity).index(self)
+        return _SEVERITY_RANK[self]
+
+
+_SEVERITY_RANK: Final = {severity: rank for rank, severity in enumerate(Severity)}
 
 
 class Action(enum.StrEnum):
@@ -220,16 +223,25 @@ def grouped(findings: Iterable[Finding]) -> list[Finding]:
     the command to confirm is the first node's.
     """
     groups: dict[tuple[Any, ...], list[Finding]] = {}
-    for finding in ordered(findings):
-        shape = replace(finding, node="", nodes=(), evidence=(), confirm="", docs="")
-        about_nodes = bool(finding.nodes)
-        groups.setdefault((about_nodes, shape), []).append(finding)
-    return ordered(
-        group[0].about(
-            (node for finding in group for node in finding.nodes),
-            (item for finding in group for item in finding.evidence),
-        )
-        for group in groups.values()
+    for finding in findings:
+        groups.setdefault(_same(finding), []).append(finding)
+    return ordered(_as_one(group) for group in groups.values())
+
+
+def _same(finding: Finding) -> tuple[Any, ...]:
+    """What findings have in common that become one."""
+    said = (finding.id, finding.layer, finding.outcome, finding.severity, finding.title, finding.cause, finding.fix)
+    return (bool(finding.nodes), *said, finding.action)
+
+
+def _as_one(group: list[Finding]) -> Finding:
+    """Findings that say the same; their evidence and their command to confirm are in the findings' order."""
+    first, *others = ordered(group)
+    if not others:
+        return first.about(first.nodes, first.evidence)
+    return first.about(
+        (node for finding in (first, *others) for node in finding.nodes),
+        (item for finding in (first, *others) for item in finding.evidence),
     )
 
 
@@ -238,9 +250,12 @@ def ordered(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: (finding.key, *_rest(finding)))
 
 
+_OUTCOME_RANK: Final = {outcome: rank for rank, outcome in enumerate(Outcome)}
+
+
 def _rest(finding: Finding) -> tuple[Any, ...]:
     said = (finding.title, finding.cause, finding.nodes, finding.fix, finding.evidence, finding.confirm, finding.docs)
-    return (-tuple(Outcome).index(finding.outcome), -(finding.severity or Severity.INFO).rank, *said, finding.action)
+    return (-_OUTCOME_RANK[finding.outcome], -(finding.severity or Severity.INFO).rank, *said, finding.action)
 
 
 def exit_code(findings: Iterable[Finding]) -> ExitCode:
@@ -255,8 +270,7 @@ def exit_code(findings: Iterable[Finding]) -> ExitCode:
 
 def worst(findings: Iterable[Finding]) -> Outcome:
     """The worst outcome, in the order of :class:`Outcome`; ``pass`` when there is no finding."""
-    order = tuple(Outcome)
-    return max((finding.outcome for finding in findings), key=order.index, default=Outcome.PASS)
+    return max((finding.outcome for finding in findings), key=_OUTCOME_RANK.__getitem__, default=Outcome.PASS)
 
 
 # --- Rendering -------------------------------------------------------------------------------------------------------
