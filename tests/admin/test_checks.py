@@ -45,7 +45,7 @@ def test_rows(number: str, layer: Layer, source: str, title: str) -> None:
 
 
 def test_access() -> None:
-    assert CHECKS["A12"].access == {Access.NODE, Access.EXEC, Access.ARCHIVE}
-    assert not CHECKS["A12"].can_look(frozenset({Access.API}))
+    assert CHECKS["A27"].access == {Access.NODE, Access.EXEC, Access.ARCHIVE}
+    assert not CHECKS["A27"].can_look(frozenset({Access.API}))
     assert CHECKS["A2"].can_look(frozenset({Access.API}))
     assert CHECKS["A51"].can_look(frozenset())

@@ -53,14 +53,14 @@ A2 L9 ar Kubernetes version in the release's matrix
 A3 L1 ar Operating system supported on every GPU node
 A4 L1 aner Kernel has headers, packages or a precompiled image
 A5 L4 ar Container runtime at a supported version
-A6 L0 - Deployment model: bare metal, passthrough or supported vGPU
+A6 L0 ar Deployment model: bare metal, passthrough or supported vGPU
 A7 L9 ar Secure Boot, SELinux and Pod Security understood
 A8 L9 n Registries and package repositories reachable from nodes
 A9 L2 ar Owner of existing driver and toolkit known
 A10 L9 ar Cluster inventory
 A11 L1 ar d All GPU nodes on one operating system when the ClusterPolicy manages the driver
-A12 L0 ner Hardware visible on the node
-A13 L0 ner No PCI device: stop
+A12 L0 aner Hardware visible on the node
+A13 L0 aner No PCI device: stop
 A14 L1 anr Running kernel
 A15 L1 nr Kernel headers present (Ubuntu)
 A16 L1 nr Kernel headers present (RHEL family)
@@ -81,7 +81,7 @@ A30 L4 nr CRI-O and its service
 A31 L5 anr kubelet healthy
 A32 L4 nr Runtime socket present
 A33 L9 n Registries and packages accessible from GPU nodes
-A34 L9 an Air-gapped design known from the start
+A34 L9 anr Air-gapped design known from the start
 A35 L2 ar Driver model chosen
 A36 L9 ar Operator-managed driver has the privileges it needs
 A37 L2 anr Preinstalled driver on every GPU node

@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from ..diagnose.findings import Finding, Outcome, grouped
+from ..diagnose.findings import Finding, Layer, Outcome, grouped
 from . import preflight_driver, preflight_platform, preflight_runtime, snapshot
-from .checks import Access, Check, of_command
+from .checks import CHECKS, Access, Check, of_command
 from .inquiry import Function, Inquiry
 
 KINDS: Final = (*snapshot.KINDS, "secrets")
@@ -33,7 +33,27 @@ def preflight(inquiry: Inquiry, modes: frozenset[Access] = API) -> list[Finding]
 
     What is known on nodes only is answered for those of :attr:`Inquiry.node_facts`, and ``unknown`` for the others.
     """
-    return grouped(finding for check in of_command("preflight") for finding in run(check, inquiry, modes))
+    found = [finding for check in of_command("preflight") for finding in run(check, inquiry, modes)]
+    return grouped(_without_consequences(found))
+
+
+_ABOVE_HARDWARE: Final = frozenset(Layer) - {Layer.HARDWARE, Layer.OPERATOR}
+
+
+def _without_consequences(findings: list[Finding]) -> list[Finding]:
+    """Where no device is seen, nothing is said of the layers above (A13), of a node or of the whole cluster."""
+    stopped = [each for each in findings if each.id == "A13" and each.outcome is Outcome.FAIL]
+    nodes = {node for each in stopped for node in each.nodes}
+    everywhere = any(not each.nodes for each in stopped)
+    kept: list[Finding] = []
+    for each in findings:
+        if each.layer not in _ABOVE_HARDWARE or not (everywhere or (each.nodes and nodes >= set(each.nodes))):
+            kept.append(each)
+        else:
+            title = f"{CHECKS[each.id].title}: not judged, as no GPU is seen (A13)"
+            skipped = Finding(id=each.id, layer=each.layer, outcome=Outcome.SKIP, title=title, nodes=each.nodes)
+            kept.append(skipped)
+    return kept
 
 
 def run(

@@ -6,7 +6,7 @@ from typing import Final
 
 from ..api import names
 from ..diagnose.findings import Action, Evidence, Finding, Outcome
-from . import lookups
+from . import images, lookups
 from .inquiry import Answers, Inquiry, driver_owner, no_driver, of_node, pod_security, switched_off
 from .lookups import gpu_of
 from .snapshot import NodeFacts, Snapshot
@@ -95,6 +95,67 @@ def _runtimes(inquiry: Inquiry) -> Iterator[Finding]:
         yield inquiry.judged("A5", verdict, seen, node=node.name, confirm="kubectl get nodes -o wide")
 
 
+_CLOUDS: Final = {"aws": "AWS", "gce": "Google Cloud", "azure": "Azure", "oci": "Oracle Cloud", "ibm": "IBM Cloud"}
+
+
+@ANSWERS.check("A6", "nodes", "settings")
+def _deployment(inquiry: Inquiry) -> Iterator[Finding]:
+    """vGPU is told by ``--vgpu`` or by labels; bare metal and passthrough are alike to the operator."""
+    labelled = [node for node in inquiry.snapshot.gpu_nodes if node.labels.get(names.VGPU_PRESENT) == "true"]
+    for node in labelled if not inquiry.vgpu else ():
+        yield inquiry.finding(
+            "A6",
+            Outcome.WARN,
+            "the node has vGPUs, and preflight was not told so",
+            of_node(node, names.VGPU_PRESENT, "true"),
+            node=node.name,
+            fix=("run preflight with --vgpu",),
+        )
+    if inquiry.vgpu:
+        yield from _vgpu(inquiry)
+        return
+    for node in inquiry.snapshot.candidates:
+        cloud = _CLOUDS.get(node.provider, "")
+        title = "taken for bare metal or passthrough, which are alike to the operator (--vgpu for NVIDIA vGPU)"
+        if node not in labelled:
+            title = f"a machine of {cloud}, with the GPU passed through" if cloud else title
+            yield inquiry.finding("A6", Outcome.PASS, title, node=node.name)
+
+
+def _vgpu(inquiry: Inquiry) -> Iterator[Finding]:
+    """Guest drivers for vGPU are in no public registry, and they need a licence server."""
+    settings = inquiry.settings
+    driver = settings.tree.get("driver") or {}
+    if not settings.driver:
+        yield inquiry.finding(
+            "A6", Outcome.PASS, "vGPU: the guest driver is the host's", inquiry.set_to("driver.enabled=false")
+        )
+        return
+    licence = driver.get("licensingConfig") or {}
+    lacking = {
+        "driver.repository": bool(driver.get("repository")) and "nvcr.io/nvidia" not in str(driver.get("repository")),
+        "driver.licensingConfig": bool(licence.get("secretName") or licence.get("configMapName")),
+    }
+    unset = [name for name, there in lacking.items() if not there]
+    if not unset:
+        yield inquiry.finding(
+            "A6", Outcome.PASS, "vGPU: guest driver image and licence are set", inquiry.set_to(*lacking)
+        )
+        return
+    yield inquiry.finding(
+        "A6",
+        Outcome.FAIL,
+        f"vGPU: {' and '.join(unset)} must be set",
+        inquiry.set_to(*(f"{name} not set" for name in unset)),
+        cause="guest drivers for vGPU (12.0 or newer) are in no public registry, and run unlicensed at low speed",
+        fix=(
+            "build the vGPU guest driver image, and set driver.repository, driver.image and driver.version to it",
+            "make a Secret with the client configuration token, and set driver.licensingConfig.secretName to it",
+        ),
+        action=Action.CHANGE_CONFIG,
+    )
+
+
 @ANSWERS.check("A7", "namespaces")
 def _gates(inquiry: Inquiry) -> Iterator[Finding]:
     yield pod_security(inquiry, "A7")
@@ -178,6 +239,71 @@ def _by(nodes: Iterable[NodeFacts], key: Callable[[NodeFacts], str]) -> dict[str
     for node in nodes:
         groups[key(node)].append(node)
     return groups
+
+
+LOOK_FOR_GPU: Final = (
+    "check that the firmware (BIOS) shows the device, and that large BARs (above 4G decoding) are on",
+    "in a virtual machine: check passthrough and the hypervisor's assignment; in a cloud: the instance type",
+    "check seating and power of the card",
+)
+
+
+@ANSWERS.check("A12", "nodes")
+def _hardware(inquiry: Inquiry) -> Iterator[Finding]:
+    for node in inquiry.snapshot.gpu_nodes:
+        seen = [of_node(node, label, node.labels[label]) for label in names.PCI_GPU_LABELS if label in node.labels]
+        yield inquiry.finding("A12", Outcome.PASS, "an NVIDIA device is on PCI", *seen, node=node.name)
+    if not inquiry.snapshot.gpu_nodes:
+        ran = any(node.has_features for node in inquiry.snapshot.nodes)
+        title = "no node shows an NVIDIA device" if ran else "no label tells whether a node has an NVIDIA device"
+        outcome = Outcome.WARN if ran else Outcome.UNKNOWN
+        yield inquiry.finding("A12", outcome, title, confirm="lspci -nn -d 10de:")
+
+
+@ANSWERS.check("A13", "nodes")
+def _stop(inquiry: Inquiry) -> Iterator[Finding]:
+    """Without a device, nothing above can be right or wrong: preflight says no more of those layers."""
+    nodes = inquiry.snapshot.nodes
+    if inquiry.snapshot.gpu_nodes:
+        yield inquiry.finding("A13", Outcome.PASS, "there are GPU nodes to go on with")
+    elif any(node.has_features for node in nodes):
+        yield inquiry.finding(
+            "A13",
+            Outcome.FAIL,
+            "no node has a GPU that can be seen: stop here",
+            *(of_node(node, "labels", "no NVIDIA device on PCI") for node in nodes if node.has_features),
+            confirm="lspci -nn -d 10de:",
+            fix=LOOK_FOR_GPU,
+            action=Action.HARDWARE_INSPECTION,
+        )
+    else:
+        title = "whether nodes have GPUs is not known: node feature discovery has not run"
+        yield inquiry.finding("A13", Outcome.UNKNOWN, title, confirm="lspci -nn -d 10de:")
+
+
+@ANSWERS.check("A34", "nodes", "settings")
+def _needed(inquiry: Inquiry) -> Iterator[Finding]:
+    """What has to be in reach or mirrored; whether it is in reach, only nodes know."""
+    wanted = needed(inquiry)
+    images = (Evidence(f"image of {each.component}", each.reference) for each in wanted.images)
+    packages = (Evidence("package", each) for each in wanted.packages)
+    title = (
+        f"release v{inquiry.target.version} needs {len(wanted.images)} images of {', '.join(wanted.registries)} and "
+        f"{len(wanted.packages)} packages of the system's repositories (--images lists them)"
+    )
+    yield inquiry.finding("A34", Outcome.PASS, title, *images, *packages)
+    for node in inquiry.snapshot.candidates:
+        title = "whether the registries can be reached is known on the node only"
+        yield inquiry.finding("A34", Outcome.UNKNOWN, title, node=node.name)
+
+
+def needed(inquiry: Inquiry) -> images.Needed:
+    """The images and packages of the release on this cluster, under its settings."""
+    systems: dict[tuple[str, str], int] = defaultdict(int)
+    for node in inquiry.served:
+        systems[inquiry.snapshot.os_key(node), node.kernel] += 1
+    found = [images.System(key, kernel, count) for (key, kernel), count in sorted(systems.items())]
+    return images.needed(inquiry.target, inquiry.settings.tree, found)
 
 
 # --- Kernel -----------------------------------------------------------------------------------------------------------

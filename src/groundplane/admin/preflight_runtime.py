@@ -101,7 +101,10 @@ def _paths(inquiry: Inquiry) -> Iterator[Finding]:
     for node in inquiry.snapshot.candidates:
         env = Evidence(
             f"{inquiry.settings_source} toolkit.env",
-            ", ".join(f"{name}={value}" for name, value in sorted(settings.toolkit_env.items())) or "empty",
+            ", ".join(
+                f"{name}={value}" if name in _SHOWN else name for name, value in sorted(settings.toolkit_env.items())
+            )
+            or "empty",
         )
         if (
             settings.nri
@@ -117,6 +120,8 @@ def _paths(inquiry: Inquiry) -> Iterator[Finding]:
             yield inquiry.judged("A49", verdict, kubelet, env, node=node.name)
 
 
+_SHOWN: Final = ("CONTAINERD_CONFIG", "CONTAINERD_SOCKET", "RUNTIME_CONFIG_SOURCE", "RUNTIME_DROP_IN_CONFIG")
+"""Variables of the toolkit that are shown with their values; of others, which may hold secrets, the name."""
 _NRI_NEEDS_NONE: Final = ("k3s", "rke2", "k0s")
 
 REGENERATED_BY: Final[Mapping[str, str]] = {

@@ -216,12 +216,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     toolkit_env: Mapping[str, str] = field(default_factory=dict)
     cdi: bool | None = None
     nri: bool = False
+    mig_strategy: str = ""
+    nfd: bool = True
+    """Whether the chart brings node feature discovery; a ClusterPolicy does not say."""
+    tree: Mapping[str, Any] = field(default_factory=dict)
+    """What all this was read from. May hold secrets: it is never printed."""
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> Self:
-        """Read a ClusterPolicy's ``spec`` or chart values, which spell all of this alike but for NVIDIADriver."""
-        driver, toolkit, cdi = (spec.get(part) or {} for part in ("driver", "toolkit", "cdi"))
-        crd = (driver.get("nvidiaDriverCRD") or {}).get("enabled", driver.get("useNvidiaDriverCRD"))
+        """Read a ClusterPolicy's ``spec`` or chart values, which spell all of this alike but for NVIDIADriver.
+
+        Parts of another shape, which the API server and charts refuse, are taken as not set.
+        """
+        driver, toolkit, cdi = (_part(spec, name) for name in ("driver", "toolkit", "cdi"))
+        crd = _part(driver, "nvidiaDriverCRD").get("enabled", driver.get("useNvidiaDriverCRD"))
+        env = toolkit.get("env")
+        variables = [each for each in env if isinstance(each, Mapping)] if isinstance(env, list) else []
         return cls(
             driver=_default(driver.get("enabled"), True),
             driver_version=str(driver.get("version") or ""),
@@ -230,14 +240,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             open_modules=bool(driver.get("useOpenKernelModules")),
             driver_resources=bool(crd),
             toolkit=_default(toolkit.get("enabled"), True),
-            toolkit_env={env["name"]: str(env.get("value", "")) for env in toolkit.get("env") or ()},
-            cdi=cdi.get("enabled"),
+            toolkit_env={str(each.get("name")): str(each.get("value", "")) for each in variables},
+            cdi=cdi.get("enabled") if isinstance(cdi.get("enabled"), bool) else None,
             nri=bool(cdi.get("nriPluginEnabled")),
+            mig_strategy=str(_part(spec, "mig").get("strategy") or ""),
+            nfd=_default(_part(spec, "nfd").get("enabled"), True),
+            tree=spec,
         )
 
 
-def _default(value: bool | None, default: bool) -> bool:
-    return default if value is None else value
+def _part(spec: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = spec.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _default(value: Any, default: bool) -> bool:
+    return value if isinstance(value, bool) else default
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
