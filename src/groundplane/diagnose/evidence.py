@@ -88,6 +88,8 @@ class NodeFacts(msgspec.Struct, frozen=True):
     commands: Mapping[str, Command] = {}
     """By command line, as a person would type it."""
     when: str = ""
+    missing: tuple[str, ...] = ()
+    """What could not be looked at on the node, and why, one sentence each."""
 
 
 class Evidence(msgspec.Struct, frozen=True, dict=True):
@@ -198,8 +200,8 @@ FIELDS: Final[Mapping[str, str]] = {
     ),
     "kmsg": "kernel messages: a text or a list of lines, or `NODE: text or lines`",
     "node": (
-        "facts of one node, or a list of such: `name`, `when`, `commands` (`COMMAND: text` or `COMMAND: {rc, out}`) "
-        "and facts by name; any name is allowed, see the table of facts"
+        "facts of one node, or a list of such: `name`, `when`, `commands` (`COMMAND: text` or `COMMAND: {rc, out}`), "
+        "`missing` (a list of sentences) and facts by name; any name is allowed, see the table of facts"
     ),
     "labels": "labels of the one node, `label: value`; or `NODE: {label: value}`",
     "objects": "list of Kubernetes objects as `kubectl get -o yaml` prints them; also a List, or one object",
@@ -228,8 +230,64 @@ NODE_FACTS: Final[Mapping[str, str]] = {
     "toolkit_version": "version of the NVIDIA container toolkit",
     "inactive_dropins": "list of the runtime's drop-in files that its configuration does not import",
     "plugin_socket": "whether the device plugin's socket is in the kubelet's folder: true, false",
+    "gpus": "list of NVIDIA's GPUs on the PCI bus: `address`, `device`, `class`, `driver`, `virtual_function`, link",
+    "nvswitches": "list of NVIDIA's switches on the PCI bus, each as a GPU",
+    "module_uses": "how often each of NVIDIA's modules, and nouveau, is used",
+    "module_type": "kind of the loaded kernel module: open, proprietary",
+    "host_library_version": "version of the driver's user libraries that are installed on the node itself",
+    "container_library_version": "version of the user libraries that the driver's container brings",
+    "host_tool": "path of the node's own nvidia-smi; empty if it has none",
+    "nvidia_smi_rc": "exit status of nvidia-smi",
+    "cuda_version": "CUDA version of the driver, as `nvidia-smi -q` prints it",
+    "driver_gpus": "number of GPUs that the driver has",
+    "gpu_uuids": "list of their UUIDs",
+    "gpu_names": "list of their products' names",
+    "vbios": "list of their VBIOS versions",
+    "fabric_status": "Status of the fabric as `nvidia-smi -q` prints it",
+    "fabric_manager_version": "version of the fabric manager",
+    "device_holders": "list of processes that have the driver's devices open",
+    "os": "ID of the operating system, as os-release has it",
+    "os_version": "its VERSION_ID",
+    "kernel": "release of the running kernel",
+    "kernels": "list of the installed kernels' releases",
+    "newer_kernel": "release of the kernel that the next boot may start instead; empty if none is newer",
+    "reboot_required": "true where the operating system asks for a reboot",
+    "headers": "headers of the running kernel: installed, available, absent, `not installed` (no list to search)",
+    "headers_package": "the package that has them",
+    "kernel_updates": "list of what may install kernels by itself",
+    "kernel_holds": "list of what keeps it from that",
+    "nouveau_denied": "list of modprobe's files that deny nouveau",
+    "nouveau_denied_in_initramfs": "whether the initramfs denies nouveau: true, false",
+    "nouveau_on_cmdline": "whether the kernel's command line denies nouveau: true, false",
+    "firmware": "UEFI, BIOS",
+    "secure_boot": "whether Secure Boot is on: true, false",
+    "lockdown": "the kernel's lockdown: none, integrity, confidentiality",
+    "selinux": "enforcing, permissive, disabled",
+    "selinux_configured": "what SELinux is configured to be at the next boot",
+    "services": "state and enablement of services by name: `{containerd: {state: active, enabled: enabled}}`",
+    "containerd": (
+        "containerd's configuration: `version`, `config`, `config_version`, `imports`, `imported`, `cdi`, "
+        "`cdi_spec_dirs`, `default_runtime`, `handlers`, `nri`, `cgroup`, `errors`"
+    ),
+    "crio": "CRI-O's configuration, likewise",
+    "docker": "Docker's configuration, likewise",
+    "sockets": "list of the runtimes' sockets that are there",
+    "nri_socket": "whether NRI's socket is there: true, false",
+    "toolkit": "list of the paths of NVIDIA's container toolkit's programs",
+    "cdi_specs": "list of CDI specs: `path`, `kind`, `devices`",
+    "cdi_errors": "list of what is wrong with CDI specs",
+    "validations": "list of the files by which validations say that they have passed",
+    "driver_container": "whether a driver's container says that it is ready: true, false",
+    "kubelet_root": "the kubelet's folder",
+    "kubelet_socket": "whether the kubelet's registration socket is there: true, false",
+    "kubelet_version": "version of the kubelet's package",
+    "device_plugins": "list of what is in the kubelet's folder of device plugins",
+    "clock_service": "what keeps the clock right: systemd-timesyncd, chrony",
+    "clock_skew_s": "seconds by which the node's clock is ahead of servers' that were reached",
+    "reach": "by address that was tried: `{status, problem}`; reached where there is no problem",
+    "pull": "by image whose manifest was asked for: `{status, problem, digest}`",
 }
-"""The facts of ``node`` that are asked for by name; texts are searched under any name."""
+"""The facts of ``node`` that signatures and checks ask for by name; texts are searched under any name."""
 
 
 class _ShortPod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -490,10 +548,12 @@ def _nodes(value: Any) -> tuple[NodeFacts, ...]:
 def _node(item: Mapping[str, Any]) -> NodeFacts:
     facts = dict(item)
     commands = {line: _command(said) for line, said in _mapped(facts.pop("commands", {}), "commands").items()}
-    called, when = facts.pop("name", ""), facts.pop("when", "")
+    called, when, missing = facts.pop("name", ""), facts.pop("when", ""), facts.pop("missing", [])
     if not isinstance(called, str) or not isinstance(when, str):
         raise _ShapeError("name and when must be texts")
-    return NodeFacts(name=called, facts=facts, commands=commands, when=when)
+    if not isinstance(missing, list) or not all(isinstance(each, str) for each in missing):
+        raise _ShapeError("missing must be a list of sentences")
+    return NodeFacts(name=called, facts=facts, commands=commands, when=when, missing=tuple(missing))
 
 
 def _command(said: Any) -> Command:

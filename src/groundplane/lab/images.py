@@ -22,12 +22,14 @@ _PLUGIN: dict[str, Program] = {
     name: program(name)
     for name in ("nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon", "config-manager")
 }
+_INSPECT: dict[str, Program] = {"groundplane-inspect": program("groundplane-inspect")}
+"""What the operands' own image has and NVIDIA's have not; the lab's driver is a stand-in for NVIDIA's."""
 """The shipped node programs of the device plugin's image."""
 _GPU_ENV = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 """What images made from NVIDIA's CUDA images carry: with the NVIDIA runtime they see all GPUs."""
 
 _CUDA: dict[str, Program] = {"vectorAdd": program("vectorAdd")}
-_VALIDATOR: dict[str, Program] = {"nvidia-validator": program("nvidia-validator"), **_CUDA}
+_VALIDATOR: dict[str, Program] = {"nvidia-validator": program("nvidia-validator"), **_CUDA, **_INSPECT}
 
 IMAGES: dict[str, Image] = {
     # the operator's operands
@@ -51,7 +53,7 @@ IMAGES: dict[str, Image] = {
     ),
     "container-toolkit": Image(
         ("nvidia-toolkit",),
-        {name: program(name) for name in ("nvidia-toolkit", "nvidia-ctk")},
+        {**{name: program(name) for name in ("nvidia-toolkit", "nvidia-ctk")}, **_INSPECT},
         files={HOST_PROGRAM: "#!/bin/sh\n# stands for the host's program, which the lab does not run\n"},
     ),
     "k8s-device-plugin": Image(("nvidia-device-plugin",), _PLUGIN, _GPU_ENV),
@@ -74,6 +76,7 @@ IMAGES: dict[str, Image] = {
     "nvidia-sandbox-device-plugin": Image(
         ("nvidia-sandbox-device-plugin",), {"nvidia-sandbox-device-plugin": sandbox.idle}
     ),
+    "groundplane": Image(("groundplane-inspect",), _INSPECT),
     # people's pods
     "cuda-sample": Image((), _CUDA, _GPU_ENV, command=("vectorAdd",)),
     "cuda": Image((), _CUDA, _GPU_ENV, command=("bash",)),

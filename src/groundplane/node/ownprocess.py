@@ -37,7 +37,8 @@ _FAILED: Final = 1
 class OwnProcess:
     """This process. Make it on a running loop: from then on its signals are kept for :meth:`signal`."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], *, signals: bool = True) -> None:
+        """``signals``: those that a program waits for come here, instead of having the system's effect."""
         self.argv = tuple(argv)
         self.env = dict(env)
         self.log = Log(_standard_error, self.now)
@@ -47,7 +48,7 @@ class OwnProcess:
         self._root = HostRoot("/")
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
+        for number in SIGNALS if signals else ():
             loop.add_signal_handler(number, self._signals.put_nowait, number)
 
     def path(self, path: str) -> Path:

@@ -25,6 +25,7 @@ PROGRAMS: Final[Mapping[str, str]] = {
     "cuda-check": "validate.cuda.main",
     "driver-manager": "driver.main",
     "vfio-manage": "driver.vfiomanage",
+    "groundplane-inspect": "inspect.main",
 }
 """Name of a program, module below this package whose function ``run`` it is."""
 
