@@ -339,7 +339,7 @@ def test_healthy_cluster_has_no_failure() -> None:
 def test_what_needs_a_node_says_so() -> None:
     (finding,) = answers("A27", inquire())
     assert (finding.outcome, finding.node) == (Outcome.UNKNOWN, "gpu-1")
-    assert finding.cause.startswith("needs commands in operand pods or a look on the node (--node-pods")
+    assert finding.cause == "nobody looked on the node: give --node-pods, or run preflight --on-node there"
 
 
 def test_archives_answer_like_the_api() -> None:

@@ -271,6 +271,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     def toolkit_env(self, distribution: str, env: Mapping[str, str]) -> Verdict:
         """Whether the toolkit is told the paths of the distribution's containerd, and no other's (A49; NRI off)."""
         paths, path = self._paths(distribution)
+        if paths is None and env.get("CONTAINERD_CONFIG") and env.get("CONTAINERD_SOCKET"):
+            return _yes(f"toolkit.env has paths of its own for {distribution}", path)
         if paths is None:
             reason = f"no paths of {distribution}'s containerd are listed"
             return _unlisted(reason, path, "set CONTAINERD_CONFIG and CONTAINERD_SOCKET in toolkit.env")
@@ -285,6 +287,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             row=path,
             fix=tuple(f"set {name}={value} in toolkit.env" for name, value in wrong.items()),
         )
+
+    def runtime_env(self, distribution: str) -> dict[str, str]:
+        """The toolkit's variables that a distribution needs; empty where its own defaults fit, or none are listed."""
+        paths, path = self._paths(distribution)
+        return {} if paths is None or path.endswith(".default") else paths.env
 
     def _foreign_env(self, distribution: str, env: Mapping[str, str]) -> Verdict:
         """On a node with the usual paths: whether none is set that belongs to another distribution."""

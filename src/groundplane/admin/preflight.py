@@ -6,12 +6,12 @@ looked at ends in ``unknown`` and says so. The support matrix decides what is li
 cluster, and nothing changes one.
 """
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final
 
 import msgspec
 
-from ..diagnose.findings import Finding, Layer, Outcome, grouped
+from ..diagnose.findings import Finding, Layer, Outcome, grouped, natural
 from . import preflight_driver, preflight_platform, preflight_runtime, snapshot
 from .checks import CHECKS, Access, Check, of_command
 from .inquiry import Function, Inquiry
@@ -26,6 +26,7 @@ _FUNCTIONS: Final[Mapping[str, Function]] = {
 }
 _ON_NODES: Final[Mapping[str, Function]] = {}
 NOBODY_LOOKED: Final = "nobody looked on the node: give --node-pods, or run preflight --on-node there"
+"""Why a check that only a node can answer has no answer."""
 
 
 def preflight(inquiry: Inquiry, modes: frozenset[Access] = API) -> list[Finding]:
@@ -54,6 +55,30 @@ def _without_consequences(findings: list[Finding]) -> list[Finding]:
             skipped = Finding(id=each.id, layer=each.layer, outcome=Outcome.SKIP, title=title, nodes=each.nodes)
             kept.append(skipped)
     return kept
+
+
+def folded(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings for a first look: checks that nobody could make, and for one reason, become one."""
+    blind: dict[tuple[str, tuple[str, ...]], list[Finding]] = {}
+    for each in findings:
+        if each.outcome is Outcome.UNKNOWN and each.cause:
+            blind.setdefault((each.cause, each.nodes), []).append(each)
+    kept = [
+        each
+        for each in findings
+        if each.outcome is not Outcome.UNKNOWN or len(blind.get((each.cause, each.nodes), ())) < FOLDED_FROM
+    ]
+    for group in blind.values():
+        if len(group) >= FOLDED_FROM:
+            numbers = ", ".join(sorted({each.id for each in group}, key=natural))
+            title = f"{len(group)} checks could not be made: {numbers}"
+            lowest = min(group, key=lambda each: each.layer)
+            kept.append(msgspec.structs.replace(lowest, id="-", title=title, evidence=(), confirm="", fix=()))
+    return kept
+
+
+FOLDED_FROM: Final = 3
+"""Checks that could not be made for one reason, from which on they are told as one."""
 
 
 def run(
@@ -98,16 +123,9 @@ def _not_looked_at(check: Check, inquiry: Inquiry, answered: Set[str]) -> Iterat
     if not (left or answered):
         yield inquiry.finding(check.id, Outcome.UNKNOWN, title, cause=needs)
     for node in left:
-        why = inquiry.node_unread.get(node.name, "")
-        cause = f"{needs}: {why}" if why else needs
+        cause = inquiry.node_unread.get(node.name, needs)
         yield inquiry.finding(check.id, Outcome.UNKNOWN, title, node=node.name, cause=cause)
 
 
 def _needs(check: Check) -> str:
-    ways = {
-        Access.EXEC: "commands in operand pods",
-        Access.NODE: "a look on the node (--node-pods, or --on-node there)",
-        Access.ARCHIVE: "an archive that has it",
-    }
-    needed = [words for mode, words in ways.items() if mode in check.access]
-    return f"needs {' or '.join(needed)}" if needed else "has to be told by a person"
+    return NOBODY_LOOKED if check.access & {Access.NODE, Access.EXEC} else "has to be told by a person"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..diagnose.evidence import NodeFacts
 from ..diagnose.survey import Survey
-from . import releases, trees
+from . import preflight_platform, releases, trees
 from .hops import Version
 from .inquiry import Inquiry
 from .lookups import Target
@@ -106,3 +106,9 @@ def about(inquiry: Inquiry, survey: Survey) -> dict[str, object]:
         "settings": inquiry.settings_source,
         "matrix": {"dataAsOf": str(target.matrix.data_as_of)},
     }
+
+
+def needs(inquiry: Inquiry) -> dict[str, object]:
+    """Every image and package of the release on this cluster, as ``about`` says them."""
+    needed = preflight_platform.needed(inquiry)
+    return {"images": [each.reference for each in needed.images], "packages": list(needed.packages)}

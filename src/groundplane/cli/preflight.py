@@ -32,7 +32,14 @@ ROWS_SHOWN = 20
     multiple=True,
     help="Judge what kubectl printed (-o yaml or json), a folder of such files, or - for stdin, instead of a cluster.",
 )
+@click.option(
+    "--fix-values",
+    metavar="FILE",
+    help="Write the values file that fits the cluster, with the reason for every value (- for stdout).",
+)
+@click.option("--images", "with_images", is_flag=True, help="Also list every image and package that is needed.")
 @click.option("-a", "--all", "everything", is_flag=True, help="Print all nodes and all evidence.")
+@reach.html_option
 @reach.output_option
 def command(
     kubeconfig: str | None,
@@ -43,7 +50,10 @@ def command(
     matrix: Path | None,
     vgpu: bool,
     snapshot: tuple[str, ...],
+    fix_values: str | None,
+    with_images: bool,
     everything: bool,
+    html: Path | None,
     output: str,
 ) -> None:
     """Judge a cluster before anything is installed or upgraded. Changes nothing.
@@ -57,9 +67,73 @@ def command(
     inquiry = _usage(preflight_inputs.inquiry_of, wanted, survey)
     findings = [*_of_values(wanted, inquiry), *preflight.preflight(inquiry)]
     about = preflight_inputs.about(inquiry, survey)
+    if with_images:
+        about |= preflight_inputs.needs(inquiry)
+    if html is not None:
+        _page(html, about, inquiry, findings)
+    if fix_values is not None:
+        _fix(fix_values, inquiry)
+    if fix_values == "-":  # the values alone, so that they can be piped
+        reach.leave(findings)
     if output == "text":
         _head(about, inquiry, everything)
+        findings = findings if everything else preflight.folded(findings)
     reach.report(findings, output, kind="Preflight", about=about, everything=everything)
+
+
+def _fix(path: str, inquiry: "Inquiry") -> None:
+    """Write the proposed values, and say on standard error what preflight says of them."""
+    from ..admin import preflight, propose
+    from ..diagnose import findings as shape
+
+    proposal = propose.propose(inquiry)
+    if path == "-":
+        click.echo(proposal.text, nl=False)
+    else:
+        _write(Path(path), proposal.text)
+    left = preflight.preflight(propose.with_proposal(inquiry, proposal))
+    where = "values" if path == "-" else f"values in {path}"
+    totals = ", ".join(f"{number} {outcome}" for outcome, number in shape.counts(left).items() if number)
+    click.echo(f"With the proposed {where}, preflight finds: {totals}", err=True)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error}") from None
+
+
+def _page(path: Path, about: dict[str, Any], inquiry: "Inquiry", findings: "list[Finding]") -> None:
+    from ..admin import preflight_platform, propose
+    from ..diagnose import html
+
+    rows = preflight_platform.inventory(inquiry.snapshot)
+    images = preflight_platform.needed(inquiry)
+    sections = (
+        html.Section(title="Nodes", head=preflight_platform.INVENTORY_COLUMNS, rows=tuple(rows)),
+        html.Section(title="Values that fit this cluster", text=propose.propose(inquiry).text),
+        html.Section(
+            title="Images and packages that are needed",
+            head=("FOR", "IMAGE OR PACKAGE"),
+            rows=(
+                *((each.component, each.reference) for each in images.images),
+                *(("package", each) for each in images.packages),
+            ),
+            folded=True,
+        ),
+    )
+    facts = {
+        "release": about["target"]["release"],
+        "settings": about["settings"],
+        "installed": about["installed"] or "none",
+    }
+    facts |= {name: str(value) for name, value in about["cluster"].items()}
+    facts["support matrix"] = about["matrix"]["dataAsOf"]
+    try:
+        html.write(path, html.page("Preflight", facts=facts, findings=findings, sections=sections))
+    except OSError as error:
+        raise click.ClickException(f"{path} cannot be written: {error}") from None
 
 
 def _usage(function: Any, *arguments: Any) -> Any:
@@ -150,6 +224,11 @@ def _head(about: dict[str, Any], inquiry: "Inquiry", everything: bool) -> None:
     if len(rows) > len(shown):
         click.echo(f"and {len(rows) - len(shown)} more (--all)")
     click.echo()
+    for name in ("images", "packages"):
+        for line in about.get(name, ()):
+            click.echo(line)
+    if "images" in about:
+        click.echo()
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
