@@ -170,6 +170,10 @@ class Coverage(_Record, frozen=True, kw_only=True):
     """Nodes of which the part has nothing, where it is of nodes."""
 
 
+OPTIONAL: Final = frozenset({"cuda", "hosts"})
+"""Parts that are recorded only on demand: the CUDA test, and what was found out on the nodes themselves."""
+
+
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """What was recorded, when, of which cluster, and how completely."""
 
@@ -197,8 +201,11 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def complete(self) -> bool:
-        """Whether every part but the optional CUDA test is."""
-        return all(each.state == "complete" for part, each in self.coverage.items() if part != "cuda")
+        """Whether every part is, but those that are recorded only on demand (:data:`OPTIONAL`)."""
+        return all(
+            each.state == "complete" or (part in OPTIONAL and each.state == "absent")
+            for part, each in self.coverage.items()
+        )
 
     def knows(self, part: str) -> bool:
         """Whether a part was read at all."""

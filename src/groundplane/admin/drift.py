@@ -17,7 +17,7 @@ from ..api import xids
 from ..diagnose.findings import Action, Evidence, Finding, Layer, Outcome, Severity
 from ..diagnose.html import Section
 from . import trees
-from .baseline import Baseline, Node, Pod, Resource
+from .baseline import OPTIONAL, Baseline, Node, Pod, Resource
 
 DIFF_LINES: Final = 60
 """Lines of a diff that a finding has; the page has all."""
@@ -51,7 +51,7 @@ def _judged(rule: Rule, was: Baseline, now: Baseline) -> Changes:
     sides = (("baseline", was), ("now", now))
     lacking = [(name, side.coverage[rule.part]) for name, side in sides if not side.knows(rule.part)]
     if lacking:
-        neither = len(lacking) == len(sides) and rule.part in _OPTIONAL
+        neither = len(lacking) == len(sides) and rule.part in OPTIONAL
         skipped = neither or rule.part == "cuda"
         yield rule.finding(
             Outcome.SKIP if skipped else Outcome.UNKNOWN,
@@ -75,8 +75,6 @@ def _judged(rule: Rule, was: Baseline, now: Baseline) -> Changes:
         yield rule.finding(Outcome.PASS, rule.same)
 
 
-_OPTIONAL: Final = frozenset({"cuda", "hosts"})
-"""Parts that are recorded only on demand."""
 _LOOK: Final = "give the permission or bring up what the evidence names, then run it again"
 
 

@@ -24,6 +24,8 @@ COMMANDS = {
     "preflight": Entry("preflight", "Judge a cluster, or a node, before the operator is installed or upgraded."),
     "render": Entry("render", "Print the objects and node labels a ClusterPolicy leads to, with no cluster."),
     "plan": Entry("plan", "Print what the operator would change in a live cluster."),
+    "baseline": Entry("baseline", "Record what the GPU stack is while all is well, and show what was recorded."),
+    "drift": Entry("drift", "Tell what of the GPU stack is no longer as a baseline says."),
     "driver": Entry("driver", "See what driver upgrades would do next, and why nodes wait."),
     "crds": Entry("crds", "Print the custom resource definitions."),
     "manage-crds": Entry(
