@@ -8,8 +8,9 @@ import msgspec
 from ..api import names
 from ..diagnose import evidence
 from ..diagnose.findings import Action, Evidence, Finding, Outcome
+from . import lookups, pci_gpus
 from .checks import CHECKS
-from .lookups import Target, Verdict
+from .lookups import Gpu, Target, Verdict
 from .snapshot import PREINSTALLED, PSA_ENFORCE, DriverFacts, NodeFacts, PodFacts, Settings, Snapshot
 from .versions import numbers
 
@@ -85,6 +86,18 @@ class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
         """Nodes that get their driver from the operator: not those with the host's own, nor those kept out by label."""
         kept_out = (PREINSTALLED, "false")
         return tuple(node for node in self.snapshot.candidates if node.labels.get(names.DEPLOY_DRIVER) not in kept_out)
+
+    def gpu_of(self, node: NodeFacts) -> Gpu | None:
+        """The GPU of a node: as labelled, else as a look on the node found it; None if neither tells."""
+        labelled = lookups.gpu_of(node.labels)
+        seen = self.node_facts.get(node.name)
+        if labelled is not None or seen is None:
+            return labelled
+        devices = [each for each in seen.facts.get("gpus") or () if isinstance(each, Mapping)]
+        found = {pci_gpus.architecture(str(each.get("device") or "")) for each in devices} - {""}
+        products = [str(each) for each in seen.facts.get("gpu_names") or ()]
+        product = products[0].removeprefix("NVIDIA ").replace(" ", "-") if products else ""
+        return Gpu(next(iter(sorted(found)), ""), product) if found or product else None
 
     def installed(self, driver: DriverFacts) -> str:
         """The version or branch that a driver comes to; empty for the default of a release that is not listed."""

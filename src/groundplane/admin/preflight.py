@@ -25,7 +25,7 @@ _FUNCTIONS: Final[Mapping[str, Function]] = {
     **preflight_runtime.ANSWERS,
 }
 _ON_NODES: Final[Mapping[str, Function]] = {}
-NOBODY_LOOKED: Final = "nobody looked on the node: give --node-pods, or run preflight --on-node there"
+NOBODY_LOOKED: Final = "nobody looked on the node: give --node-pods (or --exec), or run preflight --on-node there"
 """Why a check that only a node can answer has no answer."""
 
 
@@ -38,6 +38,7 @@ def preflight(inquiry: Inquiry, modes: frozenset[Access] = API) -> list[Finding]
     return grouped(_without_consequences(found))
 
 
+NO_GPU: Final = "no GPU is seen (A13)"
 _ABOVE_HARDWARE: Final = frozenset(Layer) - {Layer.HARDWARE, Layer.OPERATOR}
 
 
@@ -51,34 +52,42 @@ def _without_consequences(findings: list[Finding]) -> list[Finding]:
         if each.layer not in _ABOVE_HARDWARE or not (everywhere or (each.nodes and nodes >= set(each.nodes))):
             kept.append(each)
         else:
-            title = f"{CHECKS[each.id].title}: not judged, as no GPU is seen (A13)"
-            skipped = Finding(id=each.id, layer=each.layer, outcome=Outcome.SKIP, title=title, nodes=each.nodes)
-            kept.append(skipped)
+            title = f"{CHECKS[each.id].title}: not judged"
+            kept.append(
+                Finding(id=each.id, layer=each.layer, outcome=Outcome.SKIP, title=title, nodes=each.nodes, cause=NO_GPU)
+            )
     return kept
 
 
+def of_values(inquiry: Inquiry) -> list[Finding]:
+    """What can be said of planned values alone, with no cluster: nothing is said of what only a cluster tells."""
+    return [each for each in preflight(inquiry) if each.outcome is not Outcome.UNKNOWN]
+
+
 def folded(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings for a first look: checks that nobody could make, and for one reason, become one."""
-    blind: dict[tuple[str, tuple[str, ...]], list[Finding]] = {}
+    """The findings for a first look: checks that were not made, for one reason, become one."""
+    groups: dict[tuple[Outcome, str, tuple[str, ...]], list[Finding]] = {}
+    kept: list[Finding] = []
     for each in findings:
-        if each.outcome is Outcome.UNKNOWN and each.cause:
-            blind.setdefault((each.cause, each.nodes), []).append(each)
-    kept = [
-        each
-        for each in findings
-        if each.outcome is not Outcome.UNKNOWN or len(blind.get((each.cause, each.nodes), ())) < FOLDED_FROM
-    ]
-    for group in blind.values():
-        if len(group) >= FOLDED_FROM:
-            numbers = ", ".join(sorted({each.id for each in group}, key=natural))
-            title = f"{len(group)} checks could not be made: {numbers}"
-            lowest = min(group, key=lambda each: each.layer)
-            kept.append(msgspec.structs.replace(lowest, id="-", title=title, evidence=(), confirm="", fix=()))
+        if each.cause and each.outcome in (Outcome.UNKNOWN, Outcome.SKIP):
+            groups.setdefault((each.outcome, each.cause, each.nodes), []).append(each)
+        else:
+            kept.append(each)
+    for (outcome, cause, _), group in groups.items():
+        if len(group) < FOLDED_FROM:
+            kept += group
+            continue
+        numbers = ", ".join(sorted({each.id for each in group}, key=natural))
+        title = f"{len(group)} checks could not be made: {numbers}"
+        if outcome is Outcome.SKIP:
+            title = f"{len(group)} checks were not made, as {cause}: {numbers}"
+        lowest = min(group, key=lambda each: each.layer)
+        kept.append(msgspec.structs.replace(lowest, id="-", title=title, evidence=(), confirm="", fix=()))
     return kept
 
 
 FOLDED_FROM: Final = 3
-"""Checks that could not be made for one reason, from which on they are told as one."""
+"""Checks that were not made for one reason, from which on they are told as one."""
 
 
 def run(
@@ -96,7 +105,7 @@ def run(
         found = [each for each in function(inquiry) if not _superseded(each, answered)]
         if not found and not seen:
             return [inquiry.finding(check.id, Outcome.SKIP, f"{check.title}: no node to look at")]
-        return [*(_why(each, inquiry) for each in found), *seen]
+        return [*(_why(each, check, inquiry) for each in found), *seen]
     return [*seen, *_not_looked_at(check, inquiry, answered)]
 
 
@@ -109,9 +118,10 @@ def _superseded(finding: Finding, answered: Set[str]) -> bool:
     return finding.outcome is Outcome.UNKNOWN and bool(finding.nodes) and answered >= set(finding.nodes)
 
 
-def _why(finding: Finding, inquiry: Inquiry) -> Finding:
+def _why(finding: Finding, check: Check, inquiry: Inquiry) -> Finding:
     """A finding of a node that nobody looked at, with the reason."""
-    if finding.outcome is not Outcome.UNKNOWN or finding.cause or not finding.node:
+    on_nodes = check.access & {Access.NODE, Access.EXEC}
+    if finding.outcome is not Outcome.UNKNOWN or finding.cause or not finding.node or not on_nodes:
         return finding
     return msgspec.structs.replace(finding, cause=inquiry.node_unread.get(finding.node, NOBODY_LOOKED))
 

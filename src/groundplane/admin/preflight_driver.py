@@ -9,7 +9,7 @@ from ..api import names
 from ..diagnose.findings import Action, Evidence, Finding, Outcome
 from . import lookups
 from .inquiry import Answers, Inquiry, driver_owner, driver_pods, no_driver, of_node, pod_security, switched_off
-from .lookups import Gpu, Verdict, gpu_of
+from .lookups import Gpu, Verdict
 from .snapshot import TOOLKIT_APP, DriverFacts, NodeFacts, Settings
 from .versions import numbers
 
@@ -231,7 +231,7 @@ def _module_types(inquiry: Inquiry) -> Iterator[Finding]:
     if not inquiry.settings.driver:
         yield switched_off(inquiry, "A42", "driver.enabled=false")
         return
-    models = [(node, gpu) for node in inquiry.served if (gpu := gpu_of(node.labels)) is not None]
+    models = [(node, gpu) for node in inquiry.served if (gpu := inquiry.gpu_of(node)) is not None]
     if not models:
         for driver in inquiry.drivers:
             kind = lookups.module_type(inquiry.target.matrix, "", driver.module_type, inquiry.installed(driver))

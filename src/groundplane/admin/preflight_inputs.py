@@ -3,9 +3,12 @@
 Pure: commands read files and clusters, and bring what they have read.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
+from ..api import names
 from ..diagnose.evidence import NodeFacts
 from ..diagnose.survey import Survey
 from . import preflight_platform, releases, trees
@@ -14,9 +17,9 @@ from .inquiry import Inquiry
 from .lookups import Target
 from .matrix import Matrix
 from .releases import Revision
-from .snapshot import Settings, Snapshot
+from .snapshot import KINDS, Settings, Snapshot
 from .values_file import ValuesFile
-from .versions import numbers
+from .versions import numbers, os_parts
 
 
 class Wanted(NamedTuple):
@@ -68,15 +71,83 @@ def inquiry_of(
     revision = installed(survey)
     target = target_of(wanted, revision)
     planned, source = _planned(wanted, revision, target)
+    if planned is None and survey.unread.get("clusterpolicies") in (ONLY_THIS_NODE, NO_CLUSTER):
+        planned, source = Settings(), "chart defaults"
     return Inquiry(
         target=target,
-        snapshot=Snapshot.of_survey(survey),
+        snapshot=_with_seen(Snapshot.of_survey(survey), node_facts or {}),
         planned=planned,
         planned_source=source,
         vgpu=wanted.vgpu,
         node_facts=node_facts or {},
         node_unread=node_unread or {},
     )
+
+
+def _with_seen(snapshot: Snapshot, node_facts: Mapping[str, NodeFacts]) -> Snapshot:
+    """The nodes with the GPUs that were found on them, which no label may tell yet."""
+    gpus = {name: len(seen.facts.get("gpus") or ()) for name, seen in node_facts.items()}
+    nodes = (replace(node, seen_gpus=gpus[node.name]) if gpus.get(node.name) else node for node in snapshot.nodes)
+    return replace(snapshot, nodes=tuple(nodes))
+
+
+ONLY_THIS_NODE: Final = "only this node was looked at, not the cluster"
+NO_CLUSTER: Final = "there is no cluster to look at"
+
+
+def of_node(seen: NodeFacts) -> Survey:
+    """A survey of the one node that was looked at from inside: no cluster is needed, and nothing else is known."""
+    facts = seen.facts
+    runtimes = {"containerd": "containerd", "crio": "cri-o", "docker": "docker"}
+    versions = [f"{scheme}://{found}" for name, scheme in runtimes.items() if (found := _version_of(facts.get(name)))]
+    labels = {names.OS_RELEASE_ID: facts.get("os"), names.OS_RELEASE_VERSION_ID: facts.get("os_version")}
+    if "gpus" in facts:
+        labels[names.PCI_GPU_LABELS[0]] = str(bool(facts["gpus"])).lower()
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": seen.name, "labels": {name: str(value) for name, value in labels.items() if value}},
+        "status": {
+            "nodeInfo": {
+                "osImage": f"{facts.get('os', '')} {facts.get('os_version', '')}".strip(),
+                "kernelVersion": str(facts.get("kernel") or ""),
+                "containerRuntimeVersion": next(iter(versions), ""),
+                "kubeletVersion": str(facts.get("kubelet_version") or ""),
+            },
+        },
+    }
+    unread = {plural: ONLY_THIS_NODE for plural in KINDS if plural != "nodes"}
+    return Survey(objects={"nodes": (node,)}, unread=unread)
+
+
+def _version_of(configured: object) -> str:
+    return str(configured.get("version") or "") if isinstance(configured, Mapping) else ""
+
+
+def of_nothing() -> Survey:
+    """A survey of no cluster at all, for values that are judged before there is one."""
+    return Survey(unread=dict.fromkeys(KINDS, NO_CLUSTER))
+
+
+_REPOSITORIES: Final[Mapping[str, str]] = {
+    "ubuntu": "http://archive.ubuntu.com/ubuntu/dists/",
+    "debian": "http://deb.debian.org/debian/dists/",
+    "rhel": "https://cdn.redhat.com/",
+    "rocky": "https://dl.rockylinux.org/pub/rocky/",
+    "almalinux": "https://repo.almalinux.org/almalinux/",
+}
+"""Where systems get their packages from, unless they are told otherwise."""
+
+
+def reaching(inquiry: Inquiry, more: Sequence[str] = ()) -> list[str]:
+    """Addresses that nodes have to reach: of package repositories, where drivers are built, and ``more``."""
+    settings = inquiry.settings
+    driver = settings.tree.get("driver") or {}
+    found: list[str] = []
+    if settings.driver and not settings.precompiled and not (driver.get("repoConfig") or {}).get("configMapName"):
+        systems = {os_parts(inquiry.snapshot.os_key(node))[0] for node in inquiry.served}
+        found = [_REPOSITORIES[each] for each in sorted(systems) if each in _REPOSITORIES]
+    return [*found, *more]
 
 
 def _planned(wanted: Wanted, revision: Revision | None, target: Target) -> tuple[Settings | None, str]:

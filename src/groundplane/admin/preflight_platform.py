@@ -8,7 +8,6 @@ from ..api import names
 from ..diagnose.findings import Action, Evidence, Finding, Outcome
 from . import images, lookups
 from .inquiry import Answers, Inquiry, driver_owner, no_driver, of_node, pod_security, switched_off
-from .lookups import gpu_of
 from .snapshot import NodeFacts, Snapshot
 
 ANSWERS: Final = Answers()
@@ -20,14 +19,28 @@ def _gpu_models(inquiry: Inquiry) -> Iterator[Finding]:
     if not snapshot.gpu_nodes:
         yield _no_gpu_seen(inquiry)
     for node in snapshot.gpu_nodes:
-        gpu = gpu_of(node.labels)
+        gpu = inquiry.gpu_of(node)
         if gpu is None:
             seen = of_node(node, "labels", "NVIDIA PCI device")
             title = "a GPU is on PCI, its model is known once GPU feature discovery runs"
             yield inquiry.finding("A1", Outcome.UNKNOWN, title, seen, node=node.name, confirm="lspci -nn -d 10de:")
         else:
-            product = of_node(node, names.GPU_PRODUCT, gpu.product)
-            yield inquiry.judged("A1", lookups.product_listed(inquiry.target.matrix, gpu), product, node=node.name)
+            product = of_node(node, "GPU", gpu.product or gpu.architecture)
+            verdict = (
+                lookups.product_listed(inquiry.target.matrix, gpu) if gpu.product else _by_architecture(inquiry, gpu)
+            )
+            yield inquiry.judged("A1", verdict, product, node=node.name)
+
+
+def _by_architecture(inquiry: Inquiry, gpu: lookups.Gpu) -> lookups.Verdict:
+    """What is known of a GPU whose product is not, by its PCI id."""
+    row = inquiry.target.matrix.gpu.architectures.get(gpu.architecture)
+    listed = row is not None and bool(row.products)
+    title = f"a GPU of architecture {gpu.architecture}" + (
+        "" if listed else ", of which no product is listed: not validated"
+    )
+    outcome = Outcome.PASS if listed else Outcome.WARN
+    return lookups.Verdict(outcome=outcome, reason=title, row=f"gpu.architectures.{gpu.architecture}")
 
 
 def _no_gpu_seen(inquiry: Inquiry) -> Finding:

@@ -20,7 +20,7 @@ from ..node.toolkit.runtimes.distributions import DISTRIBUTIONS
 from . import chart, lookups, trees
 from .hops import Version
 from .inquiry import Inquiry
-from .lookups import Gpu, gpu_of
+from .lookups import Gpu
 from .snapshot import NodeFacts, PodFacts, Settings
 from .values import newest_driver
 from .versions import numbers
@@ -113,7 +113,7 @@ def has_toolkit(seen: Seen | None) -> bool | None:
 
 def _gpus(inquiry: Inquiry) -> dict[str, Gpu]:
     """The GPUs of nodes that get their driver from the operator, by architecture."""
-    found = (gpu_of(node.labels) for node in _served(inquiry))
+    found = (inquiry.gpu_of(node) for node in _served(inquiry))
     return {gpu.architecture: gpu for gpu in found if gpu is not None and gpu.architecture}
 
 

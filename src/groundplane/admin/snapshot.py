@@ -49,6 +49,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     capacity: Mapping[str, str] = field(default_factory=dict)
     """Of NVIDIA's resources only, like :attr:`allocatable`."""
     allocatable: Mapping[str, str] = field(default_factory=dict)
+    seen_gpus: int = 0
+    """NVIDIA's GPUs that a look on the node itself found on PCI."""
 
     @property
     def has_features(self) -> bool:
@@ -57,9 +59,9 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_gpu(self) -> bool:
-        """Whether a label or a resource says that there is a GPU."""
+        """Whether a label, a resource, or a look on the node says that there is a GPU."""
         labelled = any(self.labels.get(label) == "true" for label in (names.GPU_PRESENT, *names.PCI_GPU_LABELS))
-        return labelled or bool(self.capacity)
+        return labelled or bool(self.capacity) or bool(self.seen_gpus)
 
     @property
     def distribution(self) -> str:
@@ -345,7 +347,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @classmethod
     def of_survey(cls, survey: Survey) -> Self:
         """The cluster of a survey of :data:`KINDS`; what it could not read stays unread, with the reason."""
-        unread = {plural: survey.unread.get(plural, NO_ANSWER) for plural in KINDS if not survey.knows(plural)}
+        unread = {plural: _why(survey, plural) for plural in KINDS if not survey.knows(plural)}
         for plural in _WEBHOOKS:
             if plural in unread:
                 unread["webhooks"] = unread.pop(plural)
@@ -361,6 +363,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             openshift=bool(survey.of_kind("clusterversions")),
             unread=unread,
         )
+
+
+def _why(survey: Survey, plural: str) -> str:
+    """Why a kind is unread, in words that name it."""
+    why = survey.unread.get(plural, NO_ANSWER)
+    return why if plural in why or " " not in why else f"{plural}: {why}"
 
 
 def _age(policy: Mapping[str, Any]) -> tuple[str, str]:

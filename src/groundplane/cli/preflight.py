@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -10,7 +10,10 @@ from . import reach
 
 if TYPE_CHECKING:
     from ..admin.inquiry import Inquiry
+    from ..admin.nodelook import NodeLook
     from ..admin.preflight_inputs import Wanted
+    from ..cluster.client import Client
+    from ..cluster.config import Config
     from ..diagnose.findings import Finding
     from ..diagnose.survey import Survey
 
@@ -32,6 +35,18 @@ ROWS_SHOWN = 20
     multiple=True,
     help="Judge what kubectl printed (-o yaml or json), a folder of such files, or - for stdin, instead of a cluster.",
 )
+@click.option("--exec", "by_exec", is_flag=True, help="Also look at nodes by commands in operand pods; they only read.")
+@click.option(
+    "--node-pods", is_flag=True, help="Also look at nodes by short-lived privileged pods, which are deleted again."
+)
+@click.option("--node-image", metavar="IMAGE", default="", help="Image of these pods: groundplane's, in your registry.")
+@click.option("--pull-secret", "pull_secrets", metavar="NAME", multiple=True, help="Pull secret of these pods.")
+@click.option("--on-node", is_flag=True, help="Look at the node that this runs on, and at no cluster.")
+@click.option("--root", metavar="PATH", default="/", show_default=True, help="With --on-node: the node's root.")
+@click.option(
+    "--reach", "addresses", metavar="URL", multiple=True, help="An address that nodes must reach, such as a mirror."
+)
+@click.option("--no-network", is_flag=True, help="Do not try from nodes whether registries and repositories answer.")
 @click.option(
     "--fix-values",
     metavar="FILE",
@@ -41,44 +56,151 @@ ROWS_SHOWN = 20
 @click.option("-a", "--all", "everything", is_flag=True, help="Print all nodes and all evidence.")
 @reach.html_option
 @reach.output_option
-def command(
-    kubeconfig: str | None,
-    context: str | None,
-    namespace: str,
-    release: str,
-    values_files: tuple[str, ...],
-    matrix: Path | None,
-    vgpu: bool,
-    snapshot: tuple[str, ...],
-    fix_values: str | None,
-    with_images: bool,
-    everything: bool,
-    html: Path | None,
-    output: str,
-) -> None:
-    """Judge a cluster before anything is installed or upgraded. Changes nothing.
+def command(**given: Any) -> None:
+    """Judge a cluster before anything is installed or upgraded.
 
-    Exits with 0 if all is well, 4 with warnings or things that could not be looked at, 3 with a failure.
+    Changes nothing, but for the pods that --node-pods allows. Exits with 0 if all is well, 4 with warnings or things
+    that could not be looked at, 3 with a failure.
     """
+    options = Options(**given)
+    options.check()
+    wanted = _wanted(options)
+    survey, inquiry = _seen(options, wanted)
+    _tell(options, wanted, survey, inquiry)
+
+
+class Options(NamedTuple):
+    """The command line."""
+
+    kubeconfig: str | None
+    context: str | None
+    namespace: str
+    release: str
+    values_files: tuple[str, ...]
+    matrix: Path | None
+    vgpu: bool
+    snapshot: tuple[str, ...]
+    by_exec: bool
+    node_pods: bool
+    node_image: str
+    pull_secrets: tuple[str, ...]
+    on_node: bool
+    root: str
+    addresses: tuple[str, ...]
+    no_network: bool
+    fix_values: str | None
+    with_images: bool
+    everything: bool
+    html: Path | None
+    output: str
+
+    def check(self) -> None:
+        """Refuse options that contradict each other, or that nothing would read."""
+        inside = self.by_exec or self.node_pods
+        if self.on_node and (self.snapshot or inside):
+            raise click.UsageError(
+                "--on-node looks at this node only: give it without --snapshot, --exec and --node-pods"
+            )
+        if self.snapshot and inside:
+            raise click.UsageError("--snapshot asks no cluster: give it without --exec and --node-pods")
+        if self.root != "/" and not self.on_node:
+            raise click.UsageError("--root is for --on-node")
+        if (self.node_image or self.pull_secrets) and not self.node_pods:
+            raise click.UsageError("--node-image and --pull-secret are for --node-pods")
+        if (self.addresses or self.no_network) and not (self.on_node or self.node_pods):
+            raise click.UsageError("--reach and --no-network are for --on-node and --node-pods")
+        if [*self.values_files, *self.snapshot].count("-") > 1:
+            raise click.UsageError("standard input can be read once only")
+
+
+def _seen(options: Options, wanted: "Wanted") -> "tuple[Survey, Inquiry]":
+    """What is to be judged: of this node, of files, of a cluster, or of values alone."""
+    from ..admin import preflight_inputs
+
+    if options.on_node:
+        return reach.run(_on_node(options, wanted))
+    if options.snapshot:
+        survey = _of_files(options.snapshot, options.namespace)
+        return survey, preflight_inputs.inquiry_of(wanted, survey)
+    try:
+        where = reach.config(options.kubeconfig, options.context)
+    except click.ClickException as error:
+        if not wanted.values or options.kubeconfig or options.context:
+            raise
+        click.echo(f"Values alone are judged, as there is no cluster: {error.message}", err=True)
+        survey = preflight_inputs.of_nothing()
+        return survey, preflight_inputs.inquiry_of(wanted, survey)
+    return reach.run(_live(options, wanted, where))
+
+
+async def _live(options: Options, wanted: "Wanted", where: "Config") -> "tuple[Survey, Inquiry]":
+    from ..admin import preflight, preflight_inputs
+    from ..cluster.client import Client
+    from ..diagnose import survey
+
+    async with Client(where) as client:
+        seen = await survey.live(client, preflight.KINDS, namespace=options.namespace)
+        inquiry = preflight_inputs.inquiry_of(wanted, seen)
+        if not (options.by_exec or options.node_pods):
+            return seen, inquiry
+        looked = await _into_nodes(options, client, inquiry)
+    return seen, preflight_inputs.inquiry_of(wanted, seen, looked.facts, looked.unread)
+
+
+async def _into_nodes(options: Options, client: "Client", inquiry: "Inquiry") -> "NodeLook":
+    from ..admin import nodelook, preflight_inputs, preflight_platform
+
+    ways = [nodelook.Way.EXEC] if options.by_exec else []
+    ways += [nodelook.Way.PODS] if options.node_pods else []
+    network = options.node_pods and not options.no_network
+    needed = preflight_platform.needed(inquiry)
+    return await nodelook.look(
+        client,
+        [node.name for node in inquiry.snapshot.candidates],
+        namespace=options.namespace,
+        ways=ways,
+        image=options.node_image,
+        reach=preflight_inputs.reaching(inquiry, options.addresses) if network else (),
+        pull=[each.reference for each in needed.images] if network else (),
+        pull_secrets=options.pull_secrets,
+        tell=lambda text: click.echo(text, err=True),
+    )
+
+
+async def _on_node(options: Options, wanted: "Wanted") -> "tuple[Survey, Inquiry]":
+    """This node: looked at once for what it is, then for what it reaches of what it needs."""
+    from ..admin import nodelook, preflight_inputs, preflight_platform
+
+    looked = await nodelook.look_here(options.root)
+    survey = preflight_inputs.of_node(next(iter(looked.facts.values())))
+    inquiry = preflight_inputs.inquiry_of(wanted, survey, looked.facts, looked.unread)
+    if options.no_network:
+        return survey, inquiry
+    images = [each.reference for each in preflight_platform.needed(inquiry).images]
+    addresses = preflight_inputs.reaching(inquiry, options.addresses)
+    looked = await nodelook.look_here(options.root, reach=addresses, pull=images)
+    return survey, preflight_inputs.inquiry_of(wanted, survey, looked.facts, looked.unread)
+
+
+def _tell(options: Options, wanted: "Wanted", survey: "Survey", inquiry: "Inquiry") -> None:
+    """Judge, write what was asked for, and print; exits with the findings' code."""
     from ..admin import preflight, preflight_inputs
 
-    wanted = _wanted(release, values_files, matrix, vgpu)
-    survey = _of_files(snapshot, namespace) if snapshot else _live(kubeconfig, context, namespace)
-    inquiry = _usage(preflight_inputs.inquiry_of, wanted, survey)
-    findings = [*_of_values(wanted, inquiry), *preflight.preflight(inquiry)]
+    judge = preflight.preflight if survey.objects or inquiry.node_facts else preflight.of_values
+    findings = [*_of_values(wanted, inquiry), *judge(inquiry)]
     about = preflight_inputs.about(inquiry, survey)
-    if with_images:
+    if options.with_images:
         about |= preflight_inputs.needs(inquiry)
-    if html is not None:
-        _page(html, about, inquiry, findings)
-    if fix_values is not None:
-        _fix(fix_values, inquiry)
-    if fix_values == "-":  # the values alone, so that they can be piped
+    if options.html is not None:
+        _page(options.html, about, inquiry, findings)
+    if options.fix_values is not None:
+        _fix(options.fix_values, inquiry)
+    if options.fix_values == "-":  # the values alone, so that they can be piped
         reach.leave(findings)
-    if output == "text":
-        _head(about, inquiry, everything)
-        findings = findings if everything else preflight.folded(findings)
-    reach.report(findings, output, kind="Preflight", about=about, everything=everything)
+    if options.output == "text":
+        _head(about, inquiry, options.everything)
+        findings = findings if options.everything else preflight.folded(findings)
+    reach.report(findings, options.output, kind="Preflight", about=about, everything=options.everything)
 
 
 def _fix(path: str, inquiry: "Inquiry") -> None:
@@ -144,12 +266,14 @@ def _usage(function: Any, *arguments: Any) -> Any:
         raise click.UsageError(str(error)) from None
 
 
-def _wanted(release: str, values_files: tuple[str, ...], matrix: Path | None, vgpu: bool) -> "Wanted":
+def _wanted(options: Options) -> "Wanted":
     from ..admin import matrix as matrices
     from ..admin import preflight_inputs, values_file
 
-    read = [_usage(values_file.read, _text(path), "standard input" if path == "-" else path) for path in values_files]
-    wanted = preflight_inputs.Wanted(_usage(matrices.load, matrix), release, tuple(read), vgpu)
+    files = options.values_files
+    read = [_usage(values_file.read, _text(path), "standard input" if path == "-" else path) for path in files]
+    matrix = _usage(matrices.load, options.matrix)
+    wanted = preflight_inputs.Wanted(matrix, options.release, tuple(read), options.vgpu)
     _usage(preflight_inputs.target_of, wanted, None)  # a release that is none is told before a cluster is asked
     return wanted
 
@@ -159,20 +283,6 @@ def _text(path: str) -> str:
         return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"{path} cannot be read: {error}") from None
-
-
-def _live(kubeconfig: str | None, context: str | None, namespace: str) -> "Survey":
-    from ..admin import preflight
-    from ..cluster.client import Client
-    from ..diagnose import survey
-
-    where = reach.config(kubeconfig, context)
-
-    async def read() -> "Survey":
-        async with Client(where) as client:
-            return await survey.live(client, preflight.KINDS, namespace=namespace)
-
-    return reach.run(read())
 
 
 def _of_files(paths: tuple[str, ...], namespace: str) -> "Survey":
