@@ -1,0 +1,455 @@
+"""Gathering evidence of a cluster: what the API shows, and the logs of what is not well.
+
+One survey (one listing a kind) says which pods and nodes are not well; only their logs, and what can be found out on
+their nodes, are read. So a cluster of thousands of nodes costs little more than its listings. What the survey means
+for evidence is pure (:func:`of_survey`, :func:`wanted_logs`, :func:`sick_nodes`), so that an archive gives the same.
+Nothing is judged here. What was looked for in vain ends in ``Evidence.missing``, which the doctor tells as unknown.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from ..api import names
+from ..cluster import errors, permissions
+from . import evidence as seen
+from . import pods
+from . import survey as surveys
+from .evidence import Evidence, Log, NodeFacts, Object
+from .match import number
+from .survey import Survey
+
+if TYPE_CHECKING:
+    from ..cluster.client import Client
+
+KINDS: Final = (
+    *("nodes", "pods", "events", "clusterpolicies", "nvidiadrivers", "daemonsets", "deployments"),
+    *("runtimeclasses", "resourcequotas", "clusterversions", "customresourcedefinitions"),
+)
+"""What the doctor reads of a cluster, one listing each."""
+LOG_LINES: Final = 200
+"""Last lines of a log that are read."""
+LOG_BYTES: Final = 256 << 10
+"""Of those, the most that is kept: lines may be of any length."""
+LOGS_AT_ONCE: Final = 16
+LOGS_ALIKE: Final = 40
+"""Logs that are read of containers of one operand that fail in one way; more of them would tell nothing new."""
+LOGS_MOST: Final = 400
+NODES_LOOKED_AT: Final = 24
+"""Nodes that are looked at from inside when none is named."""
+EVENT_AGE_S: Final = 3600.0
+"""Warnings about nodes are news for so long; those about pods, as long as the pod is not well."""
+EVENTS_A_THING: Final = 20
+
+Look = Callable[[Sequence[str]], Awaitable[tuple[Mapping[str, NodeFacts], Mapping[str, str]]]]
+"""Looks at nodes from inside: facts by node, and by node why it could not be looked at."""
+
+
+async def examine(
+    client: "Client",
+    *,
+    namespace: str = surveys.OPERATOR_NAMESPACE,
+    nodes: Sequence[str] = (),
+    pod: tuple[str, str] | None = None,
+    exec: bool = True,
+    look: Look | None = None,
+    log_lines: int = LOG_LINES,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Evidence:
+    """Evidence of a live cluster.
+
+    Args:
+        client: how the cluster is reached.
+        namespace: the operator's.
+        nodes: judge these only; all unless given.
+        pod: namespace and name of a pod that is looked at although it is well.
+        exec: whether nodes may be looked at from inside, with ``look``.
+        look: finds facts of nodes out (``admin.nodelook``); without it there are none.
+        log_lines: last lines of each log that are read.
+        tell: hears what is being done, a few words at a time.
+
+    Raises what :func:`~.survey.live` raises; all else that cannot be read ends in ``missing``.
+    """
+    tell("reading the cluster's objects")
+    survey = await surveys.live(client, KINDS, namespace=namespace)
+    wishes = wanted_logs(survey, nodes=nodes, pod=pod)
+    tell(f"reading {len(wishes.wanted)} logs of what is not well")
+    logs, missing = await read_logs(client, wishes.wanted, log_lines)
+    facts: tuple[NodeFacts, ...] = ()
+    looked = list(nodes) or sick_nodes(survey)[:NODES_LOOKED_AT]
+    if exec and look is not None and looked:
+        tell(f"looking at {len(looked)} nodes from inside")
+        found, unread = await look(looked)
+        facts = tuple(found.values())
+        missing += [f"node {node} could not be looked at from inside: {why}" for node, why in sorted(unread.items())]
+    return of_survey(survey, logs=logs, facts=facts, nodes=nodes, pod=pod, missing=(*wishes.left_out, *missing))
+
+
+# --- What a survey means ----------------------------------------------------------------------------------------------
+
+
+def of_survey(
+    survey: Survey,
+    *,
+    logs: Iterable[Log] = (),
+    facts: Iterable[NodeFacts] = (),
+    kernel: Iterable[seen.KernelLog] = (),
+    nodes: Sequence[str] = (),
+    pod: tuple[str, str] | None = None,
+    missing: Iterable[str] = (),
+) -> Evidence:
+    """The evidence that a survey, and what was read beside it, amount to; pure.
+
+    Pods that have nothing to do with GPUs are left out, as are events of what is well by now.
+    """
+    wanted = frozenset(nodes)
+    mine = [each for each in survey.of_kind("pods") if _is_ours(each, survey.namespace, pod) and not pods.leaving(each)]
+    mine = [each for each in mine if not wanted or seen.node_of(each) in (*wanted, "") or _is(each, pod)]
+    machines = [each for each in survey.of_kind("nodes") if not wanted or seen.name(each) in wanted]
+    others = ("clusterpolicies", "nvidiadrivers", "daemonsets", "deployments", "runtimeclasses")
+    objects = (*machines, *mine, *(each for plural in others for each in survey.of_kind(plural)))
+    return Evidence(
+        context=_context(survey),
+        objects=objects,
+        events=tuple(_events(survey, mine, machines)),
+        logs=tuple(logs),
+        kernel=tuple(kernel),
+        nodes=tuple(_with_allocatable(facts, machines)),
+        missing=(*_unread(survey), *(f"there is no node {each}" for each in _absent(survey, nodes)), *missing),
+    )
+
+
+def _is_ours(pod: Object, namespace: str, named: tuple[str, str] | None) -> bool:
+    return pods.concerns_us(pod, namespace) or _is(pod, named)
+
+
+def _is(pod: Object, named: tuple[str, str] | None) -> bool:
+    return named is not None and (seen.namespace(pod), seen.name(pod)) == named
+
+
+def _absent(survey: Survey, nodes: Sequence[str]) -> list[str]:
+    known = {seen.name(each) for each in survey.of_kind("nodes")}
+    return [each for each in nodes if each not in known] if survey.knows("nodes") else []
+
+
+def _unread(survey: Survey) -> Iterator[str]:
+    yield from (reason for plural, reason in sorted(survey.unread.items()) if plural in KINDS)
+
+
+def _with_allocatable(facts: Iterable[NodeFacts], machines: Iterable[Object]) -> Iterator[NodeFacts]:
+    """Facts of nodes, with what their objects say of the GPUs that they offer, where that can be compared."""
+    offered = {seen.name(each): _whole_gpus(each) for each in machines}
+    for each in facts:
+        known = dict(each.facts)
+        count = offered.get(each.name)
+        buses = known.get("gpus")
+        if count is not None and isinstance(buses, list) and buses and "expected_gpus" not in known:
+            known |= {"expected_gpus": len(buses), "allocatable": count}
+        yield NodeFacts(name=each.name, facts=known, commands=each.commands, when=each.when, missing=each.missing)
+
+
+def _whole_gpus(node: Object) -> int | None:
+    """GPUs that a node offers as they are; None where MIG or sharing makes their number another."""
+    labels = seen.labels(node)
+    offered = _offered(node, "allocatable")
+    whole = set(offered) <= {names.GPU_RESOURCE}
+    alone = labels.get("nvidia.com/gpu.replicas", "1") in ("", "0", "1")
+    plain = not str(labels.get("nvidia.com/mig.config") or "all-disabled").startswith("all-1")
+    return int(offered.get(names.GPU_RESOURCE, 0)) if offered and whole and alone and plain else None
+
+
+def _offered(node: Object, part: str) -> dict[str, float]:
+    status = node.get("status") or {}
+    amounts = {name: number(amount) for name, amount in (status.get(part) or {}).items()}
+    return {name: amount for name, amount in amounts.items() if name.startswith("nvidia.com/") and amount is not None}
+
+
+# --- Facts of the cluster ---------------------------------------------------------------------------------------------
+
+_PLATFORMS: Final = (
+    *(("+rke2", "rke2"), ("+k3s", "k3s"), ("+k0s", "k0s"), ("-eks-", "eks"), ("-gke.", "gke")),
+    *(("microk8s", "microk8s"), ("-aks", "aks")),
+)
+"""What the version of the kubelet or of the API server tells of the distribution."""
+_PLATFORM_LABELS: Final = (
+    ("microk8s.io/", "microk8s"),
+    ("kubernetes.azure.com/", "aks"),
+    ("eks.amazonaws.com/", "eks"),
+    ("cloud.google.com/gke", "gke"),
+    ("node.openshift.io/", "openshift"),
+)
+
+
+def _context(survey: Survey) -> dict[str, Any]:
+    found: dict[str, Any] = {"platform": platform(survey)}
+    if release := _release(survey):
+        found["release"] = release
+    if survey.knows("nodes"):
+        found["upgrade_stuck"] = upgrade_stuck(survey)
+    if survey.at:
+        found["at"] = datetime.fromtimestamp(survey.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return found
+
+
+def platform(survey: Survey) -> str:
+    """The distribution of Kubernetes, in the words of ``evidence.CONTEXT_FACTS``."""
+    if survey.of_kind("clusterversions"):
+        return "openshift"
+    nodes = survey.of_kind("nodes")
+    first = nodes[0] if nodes else {}
+    kubelet = str(((first.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or "")
+    for sign, name in _PLATFORMS:
+        if sign in survey.version or sign in kubelet:
+            return name
+    for begin, name in _PLATFORM_LABELS:
+        if any(label.startswith(begin) for label in seen.labels(first)):
+            return name
+    return "kubernetes"
+
+
+def _release(survey: Survey) -> str:
+    for thing in (*survey.of_kind("deployments"), *survey.of_kind("clusterpolicies")):
+        labels = seen.labels(thing)
+        chart = str(labels.get("helm.sh/chart") or "")
+        if chart.startswith("gpu-operator-"):
+            return chart.removeprefix("gpu-operator-")
+        if labels.get("app.kubernetes.io/name") == "gpu-operator" and labels.get("app.kubernetes.io/version"):
+            return str(labels["app.kubernetes.io/version"])
+    return ""
+
+
+_WAITING: Final = frozenset({"upgrade-required"})
+_AT_REST: Final = frozenset({"", "upgrade-done", "upgrade-failed", *_WAITING})
+
+
+def upgrade_stuck(survey: Survey) -> bool:
+    """Whether nodes wait for their driver's upgrade while none is upgraded and others use the slots up."""
+    states = [(node, str(seen.labels(node).get(names.UPGRADE_STATE) or "")) for node in survey.of_kind("nodes")]
+    if not any(state in _WAITING for _, state in states) or any(state not in _AT_REST for _, state in states):
+        return False
+    return any(state == "upgrade-failed" or _unavailable(node) for node, state in states if state not in _WAITING)
+
+
+def _unavailable(node: Object) -> bool:
+    return bool((node.get("spec") or {}).get("unschedulable")) or not _node_ready(node)
+
+
+def _node_ready(node: Object) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return all(each.get("status") == "True" for each in conditions if each.get("type") == "Ready")
+
+
+# --- Events -----------------------------------------------------------------------------------------------------------
+
+
+def _events(survey: Survey, mine: Sequence[Object], machines: Sequence[Object]) -> Iterator[seen.Event]:
+    """Events that still say something, oldest first: of pods that are not well, of nodes and the rest lately."""
+    unwell = {(seen.namespace(each), seen.name(each)): _uid(each) for each in mine if not pods.ready(each)}
+    sets = {seen.name(each) for each in survey.of_kind("daemonsets") if not _set_ready(each)}
+    names_of_nodes = {seen.name(each) for each in machines}
+    kept: list[tuple[str, seen.Event]] = []
+    for thing in survey.of_kind("events"):
+        about = thing.get("involvedObject") or thing.get("regarding") or {}
+        key = (str(about.get("namespace") or ""), str(about.get("name") or ""))
+        kind, uid = str(about.get("kind") or ""), about.get("uid")
+        if _says_something(thing, kind, key, uid, unwell, sets, names_of_nodes, survey):
+            event = seen.event_of(thing)
+            if kind not in ("Pod", "Node"):  # its source's host is the reporter's
+                event = msgspec.structs.replace(event, node="")
+            kept.append((event.when, event))
+    counted: Counter[tuple[str, str]] = Counter()
+    for _, event in sorted(kept, key=lambda each: each[0], reverse=True):
+        counted[event.kind, event.name] += 1
+        if counted[event.kind, event.name] <= EVENTS_A_THING:
+            yield event
+
+
+def _says_something(
+    thing: Object,
+    kind: str,
+    key: tuple[str, str],
+    uid: Any,
+    unwell: Mapping[tuple[str, str], str],
+    sets: set[str],
+    machines: set[str],
+    survey: Survey,
+) -> bool:
+    if thing.get("type") == "Normal":
+        return False
+    if kind == "Pod":
+        return key in unwell and uid in (None, "", unwell[key])
+    if kind == "Node":
+        return key[1] in machines and _young(thing, survey.at)
+    if kind == "DaemonSet":
+        return key[0] == survey.namespace and key[1] in sets and _young(thing, survey.at)
+    return kind in ("ClusterPolicy", "NVIDIADriver") and _young(thing, survey.at)
+
+
+def _uid(thing: Object) -> str:
+    return str((thing.get("metadata") or {}).get("uid") or "")
+
+
+def _set_ready(daemon_set: Object) -> bool:
+    status = daemon_set.get("status") or {}
+    return bool(status.get("numberReady", 0) >= status.get("desiredNumberScheduled", 0))
+
+
+def _young(event: Object, now: float) -> bool:
+    moment = _moment(seen.event_of(event).when)
+    return moment is None or not now or now - moment <= EVENT_AGE_S
+
+
+def _moment(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None
+
+
+# --- What is not well -------------------------------------------------------------------------------------------------
+
+
+def sick_nodes(survey: Survey) -> list[str]:
+    """Nodes of which something is not well, in order: operands, GPUs on offer, labels that tell of failures."""
+    found = {
+        seen.node_of(pod)
+        for pod in survey.of_kind("pods")
+        if pods.concerns_us(pod, survey.namespace) and not pods.ready(pod) and not pods.leaving(pod)
+    }
+    found |= {seen.name(node) for node in survey.of_kind("nodes") if _suspicious(node)}
+    return sorted(found - {""})
+
+
+_FAILED: Final = (
+    (names.MIG_CONFIG_STATE, "failed"),
+    (names.UPGRADE_STATE, "upgrade-failed"),
+)
+
+
+def _suspicious(node: Object) -> bool:
+    labels = seen.labels(node)
+    if labels.get(names.GPU_PRESENT) != "true":
+        return False
+    capacity, offered = _offered(node, "capacity"), _offered(node, "allocatable")
+    fewer = any(offered.get(resource, 0) < amount for resource, amount in capacity.items())
+    none = not any(capacity.values())
+    failed = any(labels.get(label) == value for label, value in _FAILED)
+    return fewer or none or failed or not _node_ready(node)
+
+
+class Wish(NamedTuple):
+    """A log that is worth reading."""
+
+    namespace: str
+    pod: str
+    container: str
+    node: str
+    previous: bool = False
+
+
+class Wishes(NamedTuple):
+    """Logs that are worth reading, and sentences about those that were left out for their number."""
+
+    wanted: list[Wish]
+    left_out: list[str]
+
+
+def wanted_logs(survey: Survey, *, nodes: Sequence[str] = (), pod: tuple[str, str] | None = None) -> Wishes:
+    """The logs that may tell why something is not well; pure.
+
+    Of a pod that is not ready: its failing containers, their run before too. On a node that shows a failure although
+    all its pods are ready: the operands' that could know. Of many that fail alike, the first :data:`LOGS_ALIKE`.
+    """
+    suspicious = {seen.name(node) for node in survey.of_kind("nodes") if _suspicious(node)}
+    wanted: list[Wish] = []
+    alike: Counter[tuple[str, str, str]] = Counter()
+    left_out: Counter[tuple[str, str]] = Counter()
+    for each in survey.of_kind("pods"):
+        if pods.leaving(each) or not _is_ours(each, survey.namespace, pod):
+            continue
+        if nodes and seen.node_of(each) not in (*nodes, "") and not _is(each, pod):
+            continue
+        for status, how in _worth_reading(each, suspicious | set(nodes), pod):
+            container = str(status.get("name") or "")
+            app = str(seen.labels(each).get("app") or seen.name(each))
+            alike[app, container, how] += 1
+            if alike[app, container, how] > LOGS_ALIKE or len(wanted) >= LOGS_MOST:
+                left_out[app, container] += 1
+                continue
+            wish = Wish(seen.namespace(each), seen.name(each), container, seen.node_of(each))
+            wanted.append(wish)
+            if pods.restarted(status):
+                wanted.append(wish._replace(previous=True))
+    told = [
+        f"logs of {count} more pods of {app}, container {container}, that fail alike were not read "
+        "(groundplane doctor --node NODE reads a node's)"
+        for (app, container), count in sorted(left_out.items())
+    ]
+    return Wishes(wanted, told)
+
+
+def _worth_reading(
+    pod: Object, suspicious: set[str], named: tuple[str, str] | None
+) -> Iterator[tuple[Mapping[str, Any], str]]:
+    everything = _is(pod, named) or (seen.node_of(pod) in suspicious and pods.layer_of(pod) is not None)
+    if pods.ready(pod) and not everything:
+        return
+    for status in pods.statuses(pod):
+        how = pods.unwell(status)
+        running = (status.get("state") or {}).get("running") is not None
+        if (how or (everything and running)) and pods.has_run(status):
+            yield status, how or "ready"
+
+
+async def read_logs(client: "Client", wishes: Sequence[Wish], lines: int = LOG_LINES) -> tuple[list[Log], list[str]]:
+    """The logs, and sentences about those that could not be read; a log that is not there is no trouble."""
+    gate = asyncio.Semaphore(LOGS_AT_ONCE)
+
+    async def one(wish: Wish) -> Log | str | None:
+        async with gate:
+            return await _read(client, wish, lines)
+
+    results = await asyncio.gather(*map(one, wishes))
+    troubles = Counter(each for each in results if isinstance(each, str))
+    told = [
+        f"{count} log{'s' if count > 1 else ''} could not be read: {why}" for why, count in sorted(troubles.items())
+    ]
+    return [each for each in results if isinstance(each, Log)], told
+
+
+_NO_LOG: Final = frozenset({400, 404})
+"""What the API server answers when the pod has gone, or the container has no such run."""
+
+
+async def _read(client: "Client", wish: Wish, lines: int) -> Log | str | None:
+    kept: list[str] = []
+    size = 0
+    try:
+        async for line in client.logs(
+            wish.pod, wish.namespace, container=wish.container, previous=wish.previous, tail_lines=lines
+        ):
+            kept.append(line)
+            size += len(line)
+            while size > LOG_BYTES and len(kept) > 1:
+                size -= len(kept.pop(0))
+            if size > LOG_BYTES:
+                kept, size = [line[-LOG_BYTES:]], LOG_BYTES
+    except errors.ClusterError as error:
+        if isinstance(error, errors.ApiError) and error.code in _NO_LOG:
+            return None
+        lacking = permissions.missing(error)
+        return permissions.tell(permissions.Denied(each) for each in lacking) if lacking else str(error)
+    return Log(
+        text="\n".join(kept),
+        pod=wish.pod,
+        container=wish.container,
+        namespace=wish.namespace,
+        node=wish.node,
+        previous=wish.previous,
+        when=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )

@@ -1,0 +1,135 @@
+"""Which pods the doctor looks at, and how they stand: operands of either operator, and what wants a GPU.
+
+Pure, on the API's JSON. Operands are known by the labels that NVIDIA's operator and ours share
+(contracts/admin-workflow.md 6.2), never by who installed them. What a state means is left to ``engine``.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from ..api import names
+from . import evidence as seen
+from .evidence import Object
+from .findings import Layer
+from .match import container_statuses, number
+
+_LAYER_OF: Final[tuple[tuple[str, Layer], ...]] = (
+    ("nvidia-driver", Layer.DRIVER),
+    ("nvidia-gpu-driver", Layer.DRIVER),
+    ("nvidia-vgpu-manager", Layer.DRIVER),
+    ("nvidia-container-toolkit", Layer.RUNTIME),
+    ("nvidia-cuda-validator", Layer.RUNTIME),
+    ("nvidia-operator-validator", Layer.DEVICE_PLUGIN),
+    ("nvidia-device-plugin", Layer.DEVICE_PLUGIN),
+    ("nvidia-plugin-validator", Layer.DEVICE_PLUGIN),
+    ("nvidia-mps", Layer.DEVICE_PLUGIN),
+    ("nvidia-sandbox", Layer.DEVICE_PLUGIN),
+    ("nvidia-vfio", Layer.DEVICE_PLUGIN),
+    ("nvidia-kata", Layer.DEVICE_PLUGIN),
+    ("nvidia-cc", Layer.DEVICE_PLUGIN),
+    ("nvidia-vgpu-device-manager", Layer.LABELS),
+    ("gpu-feature-discovery", Layer.LABELS),
+    ("nvidia-mig-manager", Layer.LABELS),
+    ("nvidia-dcgm", Layer.TELEMETRY),
+    ("nvidia-node-status-exporter", Layer.TELEMETRY),
+    ("gpu-operator", Layer.OPERATOR),
+)
+"""The layer that an operand carries, by the beginning of its ``app`` label; the first that fits."""
+_COMPONENTS: Final = frozenset({names.DRIVER_COMPONENT, names.VGPU_HOST_MANAGER_COMPONENT})
+_DISCOVERY: Final = ("node-feature-discovery", "nfd")
+
+
+def layer_of(pod: Object) -> Layer | None:
+    """The layer that an operand's pod carries; None for a pod that is no operand of a GPU operator."""
+    labels = seen.labels(pod)
+    if labels.get(names.COMPONENT_LABEL) in _COMPONENTS:
+        return Layer.DRIVER
+    app = str(labels.get("app") or "")
+    for begin, layer in _LAYER_OF:
+        if app.startswith(begin):
+            return layer
+    named = str(labels.get("app.kubernetes.io/name") or "")
+    if named == "gpu-operator" or named in _DISCOVERY or app in _DISCOVERY:
+        return Layer.OPERATOR
+    return None
+
+
+def gpu_request(container: Mapping[str, Any]) -> dict[str, Any]:
+    """NVIDIA's resources that a container asks for, as limit or as request."""
+    resources = _mapping(container, "resources")
+    asked = {**_mapping(resources, "requests"), **_mapping(resources, "limits")}
+    return {name: amount for name, amount in asked.items() if str(name).startswith("nvidia.com/")}
+
+
+def wants_gpu(pod: Object) -> bool:
+    """Whether a pod asks for a GPU: a resource of NVIDIA's, its RuntimeClass, or a claim of a device."""
+    spec = _mapping(pod, "spec")
+    if str(spec.get("runtimeClassName") or "").startswith("nvidia") or spec.get("resourceClaims"):
+        return True
+    return any(gpu_request(container) for container in containers(pod))
+
+
+def containers(pod: Object) -> Iterator[Mapping[str, Any]]:
+    """A pod's containers as they are specified, init containers first."""
+    spec = _mapping(pod, "spec")
+    for part in ("initContainers", "containers"):
+        yield from (each for each in spec.get(part) or () if isinstance(each, Mapping))
+
+
+def concerns_us(pod: Object, namespace: str) -> bool:
+    """Whether the doctor judges a pod: an operand, any pod in the operator's namespace, or one that wants a GPU."""
+    return seen.namespace(pod) == namespace or layer_of(pod) is not None or wants_gpu(pod)
+
+
+def ended(pod: Object) -> bool:
+    """Whether a pod has run to its end, well."""
+    return _mapping(pod, "status").get("phase") == "Succeeded"
+
+
+def leaving(pod: Object) -> bool:
+    """Whether a pod is being deleted: what it says then is of no account."""
+    return bool(_mapping(pod, "metadata").get("deletionTimestamp"))
+
+
+def ready(pod: Object) -> bool:
+    """Whether a pod is what it should be: Ready, or at its end without an error."""
+    if ended(pod):
+        return True
+    status = _mapping(pod, "status")
+    conditions = [each for each in status.get("conditions") or () if isinstance(each, Mapping)]
+    told = {str(each.get("type")): each.get("status") for each in conditions}
+    return status.get("phase") == "Running" and told.get("Ready") == "True"
+
+
+def unwell(container: Mapping[str, Any]) -> str:
+    """Why a container's log is worth reading: how it failed, or that it was restarted and is not ready; else empty."""
+    state = _mapping(container, "state")
+    waiting, over = _mapping(state, "waiting"), _mapping(state, "terminated")
+    if reason := str(waiting.get("reason") or ""):
+        return "" if reason in ("PodInitializing", "ContainerCreating") else reason
+    if over and over.get("exitCode") not in (0, None):
+        return str(over.get("reason") or "Error")
+    if not over and not container.get("ready"):
+        return "restarted" if (number(container.get("restartCount")) or 0) > 0 else "not ready"
+    return ""
+
+
+def has_run(container: Mapping[str, Any]) -> bool:
+    """Whether a container has run at all, so that there is a log of its present run."""
+    state = _mapping(container, "state")
+    return bool(state.get("running") is not None or state.get("terminated") or _mapping(container, "lastState"))
+
+
+def restarted(container: Mapping[str, Any]) -> bool:
+    """Whether there is a log of the run before the present one."""
+    return (number(container.get("restartCount")) or 0) > 0
+
+
+def statuses(pod: Object) -> Iterator[Mapping[str, Any]]:
+    """The statuses of a pod's containers, init containers first."""
+    return container_statuses(pod)
+
+
+def _mapping(thing: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = thing.get(key)
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,186 @@
+"""A verdict for people: the one cause on top with its proof and its fix, then what follows, then the nodes' layers.
+
+Lines with a style each, so that a terminal may colour them and a file need not; nothing here decides. Written to be
+read at three in the morning: what is broken, where, how it is known, what to run, what to do, in this order.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from . import doctor, findings, layers
+from .engine import Cause, Verdict
+from .evidence import Evidence
+from .findings import Finding, Outcome
+from .layers import LayerState, State
+
+
+class Line(NamedTuple):
+    """A line and what it is, for colours: ``head``, ``bad``, ``warn``, ``good``, ``dim``, ``command`` or plain."""
+
+    text: str
+    style: str = ""
+
+
+NODES_SHOWN: Final = 5
+EVIDENCE_SHOWN: Final = 4
+UNKNOWN_SHOWN: Final = 10
+ROWS_SHOWN: Final = 20
+EXCERPT: Final = 400
+"""Characters of a quoted line."""
+LOG_LINES: Final = 20
+
+
+def lines(verdict: Verdict, evidence: Evidence, *, everything: bool = False) -> list[str]:
+    """The verdict as plain lines; ``everything`` folds nothing."""
+    return [line.text for line in styled(verdict, evidence, everything=everything)]
+
+
+def styled(verdict: Verdict, evidence: Evidence, *, everything: bool = False) -> list[Line]:
+    """The same with styles."""
+    states = doctor.standing(verdict, evidence)
+    told = list(_headline(verdict, states, evidence))
+    for number, cause in enumerate(verdict.causes, 1):
+        told += [Line(""), *_cause(cause, number, len(verdict.causes), everything)]
+    if verdict.unmatched:
+        told += [Line(""), Line("Failures that no signature accounts for", "head")]
+        for finding in verdict.unmatched:
+            told += _finding(finding, everything)
+    told += _layers(states, everything)
+    told += _unknown(verdict, states, everything)
+    if verdict.notes:
+        told += [Line(""), Line("To be known", "head")]
+        told += [
+            Line(f"  {each.layer} {each.id}  {each.title}{_where(each, everything)}", "dim") for each in verdict.notes
+        ]
+    return told
+
+
+def _headline(verdict: Verdict, states: dict[str, tuple[LayerState, ...]], evidence: Evidence) -> Iterator[Line]:
+    sick = [node for node, mine in states.items() if doctor.lowest(mine)]
+    nodes = f"{len(states)} GPU nodes, {len(sick)} not well" if states else "no GPU node was seen"
+    if verdict.healthy:
+        text = "Nothing fails" if states else "No failure was found"
+        yield Line(f"{text}: {nodes}", "good")
+    elif verdict.causes:
+        count = len(verdict.causes)
+        yield Line(f"{count} cause{'s' if count > 1 else ''} found: {nodes}", "bad")
+    elif verdict.unmatched:
+        yield Line(f"Failures without a known cause: {nodes}", "bad")
+    else:
+        yield Line(f"No failure was found, but not all could be looked at: {nodes}", "warn")
+    if at := evidence.context.get("at"):
+        yield Line(f"as of {at}", "dim")
+
+
+def _cause(cause: Cause, number: int, count: int, everything: bool) -> Iterator[Line]:
+    finding = cause.finding
+    what = "SYMPTOM" if cause.symptom else "CAUSE"
+    which = f" {number} of {count}" if count > 1 else ""
+    style = "warn" if finding.outcome is Outcome.WARN else "bad"
+    yield Line(f"{what}{which}: {finding.layer} {finding.layer.words}: {finding.title}  [{finding.id}]", style)
+    yield from _body(finding, everything)
+    yield from _consequences(cause.consequences, everything)
+
+
+def _finding(finding: Finding, everything: bool) -> Iterator[Line]:
+    style = "bad" if finding.outcome is Outcome.FAIL else "warn"
+    yield Line(f"  {finding.layer} {finding.layer.words}: {finding.title}", style)
+    yield from _body(finding, everything)
+
+
+def _body(finding: Finding, everything: bool) -> Iterator[Line]:
+    if finding.nodes:
+        yield Line(f"  on       {_some(finding.nodes, everything)}")
+    if finding.cause:
+        yield Line(f"  because  {finding.cause}")
+    shown = finding.evidence if everything else finding.evidence[:EVIDENCE_SHOWN]
+    for piece in shown:
+        yield from _quote(piece)
+    if left := len(finding.evidence) - len(shown):
+        yield Line(f"           and {left} more (--all)", "dim")
+    if finding.confirm:
+        yield Line(f"  confirm  {finding.confirm}", "command")
+    for index, step in enumerate(finding.fix, 1):
+        yield Line(f"  {'fix' if index == 1 else '   '}      {f'{index}. ' if len(finding.fix) > 1 else ''}{step}")
+
+
+def _quote(piece: findings.Evidence) -> Iterator[Line]:
+    yield Line(f"  seen     {piece.source}", "dim")
+    for line in piece.excerpt.splitlines()[-LOG_LINES:]:
+        yield Line(f"           | {_printable(line)[:EXCERPT]}")
+
+
+def _printable(text: str) -> str:
+    """Without what would move a terminal's cursor or change its colours."""
+    return "".join(each if each.isprintable() or each == "\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def _consequences(follows: Sequence[Finding], everything: bool) -> Iterator[Line]:
+    if not follows:
+        return
+    if not everything:
+        ids = ", ".join(dict.fromkeys(f"{each.layer} {each.id}" for each in follows))
+        yield Line(f"  follows  {ids}: look again when the cause is gone (--all tells more)", "dim")
+        return
+    for each in follows:
+        yield Line(f"  follows  {each.layer} {each.id}: {each.title}{_where(each, everything)}", "dim")
+
+
+_MARKS: Final = {State.HEALTHY: "ok", State.FAILING: "FAIL", State.UNKNOWN: "?", State.NOT_REACHED: "-"}
+
+
+def _layers(states: dict[str, tuple[LayerState, ...]], everything: bool) -> Iterator[Line]:
+    """The tree: each sick node's layers; healthy nodes are counted."""
+    sick = {node: mine for node, mine in states.items() if everything or doctor.lowest(mine)}
+    if not sick:
+        return
+    yield Line("")
+    yield Line("Layers by node", "head")
+    shown = list(sick.items()) if everything else list(sick.items())[:ROWS_SHOWN]
+    width = max(len(node) for node, _ in shown)
+    for node, mine in shown:
+        row = "  ".join(f"{each.layer} {_MARKS[each.state]}" for each in mine)
+        yield Line(f"  {node:<{width}}  {row}")
+        broken = doctor.lowest(mine)
+        if broken is not None:
+            yield Line(f"  {'':<{width}}  {broken.layer} {broken.layer.words}: {broken.why}", "bad")
+            yield Line(f"  {'':<{width}}  healthy means: {layers.CRITERIA[broken.layer]}", "dim")
+    if left := len(sick) - len(shown):
+        yield Line(f"  and {left} more (--all)", "dim")
+    if left := len(states) - len(sick):
+        yield Line(f"  {left} GPU nodes without a failure", "good")
+
+
+def _unknown(verdict: Verdict, states: dict[str, tuple[LayerState, ...]], everything: bool) -> Iterator[Line]:
+    unseen: dict[findings.Layer, list[str]] = {}
+    for node, mine in states.items():
+        for each in mine:
+            if each.state is State.UNKNOWN:
+                unseen.setdefault(each.layer, []).append(node)
+    if verdict.healthy and not everything:
+        return
+    if not verdict.unknown and not unseen:
+        return
+    yield Line("")
+    yield Line("Unknown", "head")
+    shown = verdict.unknown if everything else verdict.unknown[:UNKNOWN_SHOWN]
+    for finding in shown:
+        for piece in finding.evidence:
+            yield Line(f"  {finding.title}: {_printable(piece.excerpt)[:EXCERPT]}", "warn")
+        yield Line(f"           run {finding.confirm}", "command")
+    if left := len(verdict.unknown) - len(shown):
+        yield Line(f"  and {left} more (--all)", "dim")
+    for layer, nodes in sorted(unseen.items()):
+        yield Line(f"  {layer} {layer.words} was not seen on {_some(nodes, everything)}", "warn")
+        yield Line(f"           run {layers.NEXT[layer]}", "command")
+
+
+def _where(finding: Finding, everything: bool) -> str:
+    return f"  [{_some(finding.nodes, everything)}]" if finding.nodes else ""
+
+
+def _some(nodes: Iterable[str], everything: bool) -> str:
+    named = list(nodes)
+    shown = named if everything else named[:NODES_SHOWN]
+    left = len(named) - len(shown)
+    return ", ".join(shown) + (f" and {left} more" if left else "")
