@@ -87,7 +87,7 @@ def test_a_cluster_is_recorded_and_its_drift_told(cluster: Cluster, tmp_path: Pa
             body = msgspec.json.encode(change)
             await client.raw("PATCH", path, body=body, content_type="application/merge-patch+json")
             node = next(iter(taken.parts.nodes))
-            body = msgspec.json.encode({"metadata": {"labels": {"nvidia.com/gpu.product": "Another"}}})
+            body = msgspec.json.encode({"metadata": {"labels": {"nvidia.com/rack": "7"}}})
             await client.raw("PATCH", f"/api/v1/nodes/{node}", body=body, content_type="application/merge-patch+json")
 
     cluster.do(edit())
