@@ -97,6 +97,8 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """The chart's own values."""
     manifest: str
     hooks: tuple[Hook, ...] = ()
+    definition_files: tuple[bytes, ...] = ()
+    """CustomResourceDefinitions of the chart, as YAML: Helm installs them once, and does not update them."""
     updated: str = ""
     description: str = ""
     maker: str = NVIDIAS
@@ -106,6 +108,18 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True):
     def where(self) -> str:
         """``namespace/name``."""
         return f"{self.namespace}/{self.name}"
+
+    def definitions(self) -> tuple[dict[str, Any], ...]:
+        """The documents of :attr:`definition_files`; a file that is no YAML has none."""
+        import yaml  # slow to import, and needed here only
+
+        found: list[dict[str, Any]] = []
+        for text in self.definition_files:
+            try:
+                found += [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if isinstance(each, dict)]
+            except yaml.YAMLError:
+                continue
+        return tuple(found)
 
     @property
     def behaves_like(self) -> Version | None:
@@ -146,10 +160,17 @@ def of_secret(secret: Mapping[str, Any]) -> Revision:
         defaults=chart.values or {},
         manifest=stored.manifest,
         hooks=tuple(stored.hooks or ()),
+        definition_files=tuple(_definition_files(chart.files or ())),
         updated=info.last_deployed,
         description=info.description,
         maker=OURS if "groundplane" in about.description else NVIDIAS,
     )
+
+
+def _definition_files(files: Iterable[_File]) -> Iterable[bytes]:
+    for file in files:
+        if file.name.startswith("crds/") and file.name.endswith((".yaml", ".yml")):
+            yield base64.b64decode(file.data)
 
 
 def _unpacked(packed: bytes) -> bytes:

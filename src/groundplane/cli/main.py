@@ -27,6 +27,7 @@ COMMANDS = {
     "baseline": Entry("baseline", "Record what the GPU stack is while all is well, and show what was recorded."),
     "drift": Entry("drift", "Tell what of the GPU stack is no longer as a baseline says."),
     "driver": Entry("driver", "See what driver upgrades would do next, and why nodes wait."),
+    "verify": Entry("verify", "Verify an installed GPU stack, node by node, and say why pods are where they are."),
     "crds": Entry("crds", "Print the custom resource definitions."),
     "manage-crds": Entry(
         "manage_crds", "Bring the custom resource definitions of a cluster up to date, or delete them."

@@ -1,0 +1,79 @@
+"""What the exporters of a cluster answer, asked through the API server's proxy of their pods.
+
+A look is bounded: some nodes, evenly spread, a limited number at once, a time limit each and a limit on a page's size.
+Which GPUs a page should have is judged elsewhere. Works for any exporter that has DCGM's series and labels.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from ..cluster import errors
+from ..cluster.kinds import POD
+
+if TYPE_CHECKING:
+    from ..cluster.client import Client
+
+PORT: Final = 9400
+AT_ONCE: Final = 16
+TIMEOUT_S: Final = 15.0
+_SERIES: Final = re.compile(r"^(DCGM_FI_\w+)\{([^}]*)\}", re.MULTILINE)
+_UUID: Final = re.compile(r'(?:^|,)\s*UUID="([^"]*)"')
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What an exporter said. ``uuids`` are of the GPUs that have a series; ``problem`` why there is no page."""
+
+    uuids: frozenset[str] = frozenset()
+    series: int = 0
+    problem: str = ""
+    forbidden: bool = False
+    """It could not be asked, for want of a permission."""
+
+
+class Exporter(NamedTuple):
+    """An exporter's pod."""
+
+    node: str
+    namespace: str
+    pod: str
+
+
+def parse(page: str) -> Page:
+    """The GPUs of a page in Prometheus' text format."""
+    uuids: set[str] = set()
+    count = 0
+    for _, labels in _SERIES.findall(page):
+        count += 1
+        if found := _UUID.search(labels):
+            uuids.add(found[1])
+    return Page(frozenset(uuids), count)
+
+
+def chosen(exporters: Sequence[Exporter], limit: int) -> list[Exporter]:
+    """At most ``limit`` of them, evenly spread; all if ``limit`` is 0 or less."""
+    if limit <= 0 or len(exporters) <= limit:
+        return list(exporters)
+    return [exporters[index * len(exporters) // limit] for index in range(limit)]
+
+
+async def look(client: "Client", exporters: Iterable[Exporter]) -> Mapping[str, Page]:
+    """Ask exporters for their pages, :data:`AT_ONCE` at a time; a page by node. Raises nothing of the cluster's."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(each: Exporter) -> tuple[str, Page]:
+        path = POD.path(each.namespace, f"{each.pod}:{PORT}", "proxy") + "/metrics"
+        try:
+            async with slots, asyncio.timeout(TIMEOUT_S):
+                return each.node, parse((await client.raw("GET", path)).decode("utf-8", "replace"))
+        except TimeoutError:
+            return each.node, Page(problem=f"no answer within {TIMEOUT_S:g} s")
+        except errors.Forbidden as error:
+            return each.node, Page(problem=str(error), forbidden=True)
+        except errors.ClusterError as error:
+            return each.node, Page(problem=str(error))
+
+    return dict(await asyncio.gather(*map(ask, exporters)))
