@@ -23,7 +23,7 @@ _BLOCKS: Final = (
     (0x2340, 0x234F, "grace_hopper"),
     (0x2680, 0x28FF, "ada"),
     (0x2900, 0x29FF, "blackwell"),
-    (0x2B80, 0x2DFF, "blackwell"),
+    (0x2B80, 0x2E7F, "blackwell"),
     (0x3180, 0x31FF, "blackwell"),
 )
 """First and last id of a block, and the support matrix's name of the architecture."""

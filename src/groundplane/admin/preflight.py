@@ -123,19 +123,21 @@ def _why(finding: Finding, check: Check, inquiry: Inquiry) -> Finding:
     on_nodes = check.access & {Access.NODE, Access.EXEC}
     if finding.outcome is not Outcome.UNKNOWN or finding.cause or not finding.node or not on_nodes:
         return finding
-    return msgspec.structs.replace(finding, cause=inquiry.node_unread.get(finding.node, NOBODY_LOOKED))
+    return msgspec.structs.replace(finding, cause=_blind(inquiry, finding.node))
+
+
+DOES_NOT_TELL: Final = "what was found on the node does not tell"
+
+
+def _blind(inquiry: Inquiry, node: str) -> str:
+    """Why nothing is known of the inside of a node."""
+    return inquiry.node_unread.get(node) or (DOES_NOT_TELL if node in inquiry.node_facts else NOBODY_LOOKED)
 
 
 def _not_looked_at(check: Check, inquiry: Inquiry, answered: Set[str]) -> Iterator[Finding]:
     title = f"{check.title}: not looked at"
     left = [node for node in inquiry.snapshot.candidates if node.name not in answered]
-    needs = _needs(check)
     if not (left or answered):
-        yield inquiry.finding(check.id, Outcome.UNKNOWN, title, cause=needs)
+        yield inquiry.finding(check.id, Outcome.UNKNOWN, title, cause=NOBODY_LOOKED)
     for node in left:
-        cause = inquiry.node_unread.get(node.name, needs)
-        yield inquiry.finding(check.id, Outcome.UNKNOWN, title, node=node.name, cause=cause)
-
-
-def _needs(check: Check) -> str:
-    return NOBODY_LOOKED if check.access & {Access.NODE, Access.EXEC} else "has to be told by a person"
+        yield inquiry.finding(check.id, Outcome.UNKNOWN, title, node=node.name, cause=_blind(inquiry, node.name))
