@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -20,7 +20,7 @@ from ..cluster import errors, permissions
 from . import evidence as seen
 from . import pods
 from . import survey as surveys
-from .evidence import Evidence, Log, NodeFacts, Object
+from .evidence import Evidence, KernelLog, Log, NodeFacts, Object
 from .match import number
 from .survey import Survey
 
@@ -46,8 +46,25 @@ EVENT_AGE_S: Final = 3600.0
 """Warnings about nodes are news for so long; those about pods, as long as the pod is not well."""
 EVENTS_A_THING: Final = 20
 
-Look = Callable[[Sequence[str]], Awaitable[tuple[Mapping[str, NodeFacts], Mapping[str, str]]]]
-"""Looks at nodes from inside: facts by node, and by node why it could not be looked at."""
+
+class Looked(Protocol):
+    """What was found on nodes (``admin.nodelook.NodeLook``)."""
+
+    @property
+    def facts(self) -> Mapping[str, NodeFacts]:
+        """By node."""
+
+    @property
+    def unread(self) -> Mapping[str, str]:
+        """By node, why it could not be looked at."""
+
+    @property
+    def kernel(self) -> tuple[KernelLog, ...]:
+        """The kernels' logs."""
+
+
+Look = Callable[[Sequence[str]], Awaitable[Looked]]
+"""Looks at nodes from inside."""
 
 
 async def examine(
@@ -81,13 +98,15 @@ async def examine(
     tell(f"reading {len(wishes.wanted)} logs of what is not well")
     logs, missing = await read_logs(client, wishes.wanted, log_lines)
     facts: tuple[NodeFacts, ...] = ()
+    kernel: tuple[KernelLog, ...] = ()
     looked = list(nodes) or sick_nodes(survey)[:NODES_LOOKED_AT]
     if exec and look is not None and looked:
         tell(f"looking at {len(looked)} nodes from inside")
-        found, unread = await look(looked)
-        facts = tuple(found.values())
-        missing += [f"node {node} could not be looked at from inside: {why}" for node, why in sorted(unread.items())]
-    return of_survey(survey, logs=logs, facts=facts, nodes=nodes, pod=pod, missing=(*wishes.left_out, *missing))
+        found = await look(looked)
+        facts, kernel = tuple(found.facts.values()), tuple(found.kernel)
+        missing += [f"node {node} could not be looked at from inside: {why}" for node, why in found.unread.items()]
+    missing = [*wishes.left_out, *missing]
+    return of_survey(survey, logs=logs, facts=facts, kernel=kernel, nodes=nodes, pod=pod, missing=missing)
 
 
 # --- What a survey means ----------------------------------------------------------------------------------------------
@@ -98,7 +117,7 @@ def of_survey(
     *,
     logs: Iterable[Log] = (),
     facts: Iterable[NodeFacts] = (),
-    kernel: Iterable[seen.KernelLog] = (),
+    kernel: Iterable[KernelLog] = (),
     nodes: Sequence[str] = (),
     pod: tuple[str, str] | None = None,
     missing: Iterable[str] = (),
