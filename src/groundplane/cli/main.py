@@ -28,6 +28,8 @@ COMMANDS = {
     "drift": Entry("drift", "Tell what of the GPU stack is no longer as a baseline says."),
     "driver": Entry("driver", "See what driver upgrades would do next, and why nodes wait."),
     "verify": Entry("verify", "Verify an installed GPU stack, node by node, and say why pods are where they are."),
+    "doctor": Entry("doctor", "Find the lowest broken layer of the GPU stack, its cause and its fix."),
+    "cuda-test": Entry("cuda_test", "Run a CUDA program on every GPU node; nothing is left behind."),
     "crds": Entry("crds", "Print the custom resource definitions."),
     "manage-crds": Entry(
         "manage_crds", "Bring the custom resource definitions of a cluster up to date, or delete them."

@@ -130,7 +130,7 @@ def of_survey(
     mine = [each for each in survey.of_kind("pods") if _is_ours(each, survey.namespace, pod) and not pods.leaving(each)]
     mine = [each for each in mine if not wanted or seen.node_of(each) in (*wanted, "") or _is(each, pod)]
     machines = [each for each in survey.of_kind("nodes") if not wanted or seen.name(each) in wanted]
-    others = ("clusterpolicies", "nvidiadrivers", "daemonsets", "deployments", "runtimeclasses")
+    others = ("clusterpolicies", "nvidiadrivers", "daemonsets", "deployments", "runtimeclasses", "resourcequotas")
     objects = (*machines, *mine, *(each for plural in others for each in survey.of_kind(plural)))
     return Evidence(
         context=_context(survey),

@@ -53,6 +53,23 @@ def _compared(cause: Cause, evidence: Evidence, healthy: Sequence[str]) -> Cause
     return msgspec.structs.replace(cause, finding=finding.about(finding.nodes, (*found, *finding.evidence)))
 
 
+def of_pod(verdict: Verdict, evidence: Evidence, pod: Object) -> Verdict:
+    """What of a verdict can concern a pod: its node's and the cluster's; all of it for a pod that is on no node."""
+    node = evidence.place(seen.node_of(pod))
+    if not node:
+        return verdict
+
+    def near(finding: Finding) -> bool:
+        return not finding.nodes or node in finding.nodes
+
+    return Verdict(
+        causes=tuple(cause for cause in verdict.causes if near(cause.finding)),
+        unmatched=tuple(filter(near, verdict.unmatched)),
+        unknown=verdict.unknown,
+        notes=tuple(filter(near, verdict.notes)),
+    )
+
+
 # --- What waits -------------------------------------------------------------------------------------------------------
 
 

@@ -55,6 +55,25 @@ def styled(verdict: Verdict, evidence: Evidence, *, everything: bool = False) ->
     return told
 
 
+def steps(walk: Sequence[Finding], named: tuple[str, str] | None) -> list[Line]:
+    """The steps from a pod to its GPU (``podwhy``), the first that fails with all that is known of it."""
+    if named is None:
+        return []
+    told = [Line(f"Why has pod {named[0]}/{named[1]} no GPU?", "head")]
+    for finding in walk:
+        good = finding.outcome in (Outcome.PASS, Outcome.SKIP)
+        saw = f": {_printable(finding.evidence[0].excerpt)[:EXCERPT]}" if good and finding.evidence else ""
+        style = "good" if good else "bad" if finding.outcome is Outcome.FAIL else "warn"
+        told.append(Line(f"  {finding.outcome.value:<8}{finding.title}{saw}", style))
+        if not good:
+            told += _body(finding, True)
+    if all(each.outcome in (Outcome.PASS, Outcome.SKIP) for each in walk):
+        told.append(
+            Line("  Nothing of the pod itself is against it; what follows is of its node and the cluster", "dim")
+        )
+    return [*told, Line("")]
+
+
 def _headline(verdict: Verdict, states: dict[str, tuple[LayerState, ...]], evidence: Evidence) -> Iterator[Line]:
     sick = [node for node, mine in states.items() if doctor.lowest(mine)]
     nodes = f"{len(states)} GPU nodes, {len(sick)} not well" if states else "no GPU node was seen"
