@@ -10,7 +10,7 @@ from .driver import fabric
 from .nodeprograms import program
 from .programs import Image, Program
 from .shell import hostcommands, interpreter, utilities
-from .standins import dcgm, generic, mps_control, nvidia_smi, sandbox
+from .standins import cuda_sample, dcgm, generic, mps_control, nvidia_smi, sandbox
 
 INTERPRETER: Program = interpreter.main
 SHELLS: dict[str, Program] = dict.fromkeys(("sh", "bash", "ash", "dash"), interpreter.main)
@@ -78,7 +78,7 @@ IMAGES: dict[str, Image] = {
     ),
     "groundplane": Image(("groundplane-inspect",), _INSPECT),
     # people's pods
-    "cuda-sample": Image((), _CUDA, _GPU_ENV, command=("vectorAdd",)),
+    "cuda-sample": Image((), {"vectorAdd": cuda_sample.run}, _GPU_ENV, command=("vectorAdd",)),
     "cuda": Image((), _CUDA, _GPU_ENV, command=("bash",)),
     "pause": Image(("pause",), {"pause": generic.pause}),
     "nginx": Image((), {"nginx": generic.web}, command=("nginx",)),

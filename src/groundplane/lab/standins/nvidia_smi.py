@@ -1,5 +1,6 @@
 """Stand-in for nvidia-smi: replaced by nothing, it belongs to the driver; prints what scripts and people ask it for."""
 
+from ...node.devices.models import cuda_version
 from ..programs import ContainerContext
 
 NO_DRIVER = (
@@ -49,7 +50,8 @@ async def run(ctx: ContainerContext) -> int:
     elif "--version" in ctx.argv:
         ctx.log(f"NVIDIA-SMI version  : {version}\nDRIVER version      : {version}")
     else:
-        ctx.log(f"NVIDIA-SMI {version}   Driver Version: {version}   (simulated)")
+        cuda = cuda_version(version)
+        ctx.log(f"NVIDIA-SMI {version}   Driver Version: {version}   CUDA Version: {cuda}   (simulated)")
         for gpu in gpus:
             ctx.log(f"  {gpu.index}  {gpu.model.product}  {gpu.pci_address}  0MiB / {gpu.model.memory_mib}MiB")
     return 0
