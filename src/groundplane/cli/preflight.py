@@ -186,7 +186,7 @@ def _tell(options: Options, wanted: "Wanted", survey: "Survey", inquiry: "Inquir
     """Judge, write what was asked for, and print; exits with the findings' code."""
     from ..admin import preflight, preflight_inputs
 
-    judge = preflight.preflight if survey.objects or inquiry.node_facts else preflight.of_values
+    judge = preflight.of_values if survey.unread.get("nodes") == preflight_inputs.NO_CLUSTER else preflight.preflight
     findings = [*_of_values(wanted, inquiry), *judge(inquiry)]
     about = preflight_inputs.about(inquiry, survey)
     if options.with_images:
