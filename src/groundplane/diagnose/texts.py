@@ -276,7 +276,8 @@ def _read_pods(lines: Sequence[str], found: _Found) -> bool:
     return True
 
 
-_APPS: Final = re.compile(r"^(.+?)(?:-[a-z0-9]{8,10})?-[a-z0-9]{5}$")
+_APPS: Final = re.compile(r"^(.+?)(?:-[bcdfghjklmnpqrstvwxz2456789]{6,10})?-[a-z0-9]{5}$")
+"""A pod's name: its owner's, a hash of the template (of letters that make no words) where it has one, and five more."""
 
 
 def _pod_of(row: Mapping[str, str]) -> Object:
