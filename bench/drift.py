@@ -7,7 +7,6 @@ operator. Nobody answers for a hollow node's exporter or nvidia-smi; that each n
 import argparse
 import asyncio
 import json
-import resource
 import sys
 import tempfile
 import time
@@ -47,6 +46,12 @@ async def _taken(kubeconfig: str, asked: bool) -> tuple[baseline.Baseline, _Coun
         return await baseline.take(client, metrics=asked, smi=asked), client
 
 
+def _peak_mib() -> float:
+    """The most memory of this program; ``ru_maxrss`` would count the parent's before the program was started."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
 def _tool(kubeconfig: str, folder: Path, asked: bool) -> None:
     """What `baseline save` and `drift --html` do, in this process alone; prints the figures as JSON."""
     began = time.monotonic()
@@ -64,7 +69,7 @@ def _tool(kubeconfig: str, folder: Path, asked: bool) -> None:
         "nodes": len(now.parts.nodes),
         "save": saved,
         "drift": time.monotonic() - began,
-        "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "mib": _peak_mib(),
         "lists": client.lists,
         "others": client.others,
         "kib": (folder / "saved.tar.gz").stat().st_size / 1024,
