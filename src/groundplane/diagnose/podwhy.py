@@ -31,6 +31,8 @@ def find(evidence: Evidence, namespace: str, name: str) -> Object:
             return pod
     others = ", ".join(sorted(seen.namespace(each) for each in there))
     also = f"; one of that name is in {others}" if others else ""
+    full = "; ".join(f"ResourceQuota {quota} refuses new pods: {said}" for quota, said in _used_up(evidence, namespace))
+    also += f"; {full}" if full else ""
     raise PodNotSeenError(f"there is no pod {namespace}/{name}{also} (kubectl get pods -n {namespace})")
 
 
@@ -365,25 +367,34 @@ def _in_use(evidence: Evidence) -> dict[str, dict[str, float]]:
 
 
 def _quota(evidence: Evidence, pod: Object) -> Iterator[Finding]:
+    """A quota that is used up refuses pods when they are made; one that is there was let in, its siblings are not."""
+    if seen.node_of(pod):
+        return
+    for name, said in _used_up(evidence, seen.namespace(pod)):
+        yield _finding(
+            "pod-quota",
+            Layer.WORKLOAD,
+            Outcome.WARN,
+            "the namespace's quota of GPUs is used up",
+            pod=pod,
+            saw=said,
+            source=f"ResourceQuota {name}",
+            cause="further pods of the namespace are refused when they are made",
+            fix=("free GPUs in the namespace, or raise the quota",),
+        )
+
+
+def _used_up(evidence: Evidence, namespace: str) -> Iterator[tuple[str, str]]:
+    """Quotas of GPUs that are used up: name, and what they say."""
     for quota in evidence.of_kind("ResourceQuota"):
-        if seen.namespace(quota) != seen.namespace(pod):
+        if seen.namespace(quota) != namespace:
             continue
         status = quota.get("status") or {}
-        hard, used = status.get("hard") or {}, status.get("used") or {}
-        for resource, amount in _wanted(pod).items():
-            key = f"requests.{resource}"
-            most, now = number(hard.get(key)), number(used.get(key)) or 0.0
-            if most is not None and now >= most and (now > most or amount > most):
-                yield _finding(
-                    "pod-quota",
-                    Layer.WORKLOAD,
-                    Outcome.FAIL,
-                    "the namespace's quota of GPUs is used up",
-                    pod=pod,
-                    saw=f"{key}: {now:g} of {most:g} used",
-                    source=f"ResourceQuota {seen.name(quota)}",
-                    fix=("free GPUs in the namespace, or raise the quota",),
-                )
+        used = status.get("used") or {}
+        for key, amount in (status.get("hard") or {}).items():
+            most, now = number(amount), number(used.get(key)) or 0.0
+            if "nvidia.com/" in key and most is not None and now >= most:
+                yield seen.name(quota), f"{key}: {now:g} of {most:g} used"
 
 
 # --- On the node ------------------------------------------------------------------------------------------------------
