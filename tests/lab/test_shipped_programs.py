@@ -247,7 +247,7 @@ async def test_cuda_check_names_the_lowest_missing_layer(made: Made) -> None:
     async def layer() -> str:
         node.output.clear()
         code = await ctx.run()
-        assert (code == 0) is node.text.endswith("Test PASSED\n")
+        assert (code == 0) is node.text.endswith("Test PASSED\nDone\n")
         return node.text.partition("Missing layer: ")[2].partition(":")[0]
 
     assert await layer() == "driver"

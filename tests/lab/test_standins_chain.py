@@ -95,7 +95,7 @@ async def test_bare_node_to_cuda_check(variant: str) -> None:
         cuda_pod(b)
         await b.until(lambda: b.status("check").get("phase") == "Succeeded", "the CUDA check")
         assert b.log("check").count("sums are right") == 1
-        assert b.log("check").endswith("Test PASSED\n")
+        assert b.log("check").endswith("Test PASSED\nDone\n")
         await b.until(lambda: all_ready(b, "nvidia-dcgm-exporter"), "telemetry")
         exporter = pods_of(b, "nvidia-dcgm-exporter")[0]["metadata"]["name"]
         status, text = await kubelet.http_get(NS, exporter, 9400, "/metrics")

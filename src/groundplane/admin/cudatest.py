@@ -19,7 +19,19 @@ from ..diagnose import survey
 from ..diagnose.findings import Evidence, Finding, Layer, Outcome
 from ..diagnose.survey import Object
 from . import cudatest_judge as judge
-from .cudatest_plan import APP, KINDS, RUN_LABEL, Options, Planned, Test, What, left_over, manifest, planned, pod_name
+from .cudatest_plan import (
+    APP,
+    KINDS,
+    RUN_LABEL,
+    NodeTest,
+    Options,
+    Planned,
+    What,
+    left_over,
+    manifest,
+    planned,
+    pod_name,
+)
 from .verify_view import finding
 
 if TYPE_CHECKING:
@@ -97,12 +109,12 @@ class _Runner:
         self._pods: dict[str, Object] = {}
         self._looked = asyncio.Condition()
 
-    async def all(self, tests: tuple[Test, ...]) -> list[Finding]:
+    async def all(self, tests: tuple[NodeTest, ...]) -> list[Finding]:
         """Every test, some nodes at once."""
         slots = asyncio.Semaphore(max(1, self._options.parallel))
         done = 0
 
-        async def one(test: Test) -> list[Finding]:
+        async def one(test: NodeTest) -> list[Finding]:
             nonlocal done
             async with slots:
                 found = await self._node(test)
@@ -135,13 +147,13 @@ class _Runner:
                     self._looked.notify_all()
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _node(self, test: Test) -> list[Finding]:
+    async def _node(self, test: NodeTest) -> list[Finding]:
         found = await self._pod(test, "vectoradd")
         if self._options.smi and all(each.outcome is Outcome.PASS for each in found):
             found += await self._pod(test, "nvidia-smi")
         return found
 
-    async def _pod(self, test: Test, what: What) -> list[Finding]:
+    async def _pod(self, test: NodeTest, what: What) -> list[Finding]:
         """Create a pod, see it to its end, judge it and delete it."""
         name = pod_name(test, what, self._options)
         try:
@@ -160,7 +172,7 @@ class _Runner:
             return judge.smi(test, ended, log, took)
         return [*judge.began(test, ended), judge.vector_add(test, ended, log, took)]
 
-    async def _create(self, test: Test, what: What) -> None:
+    async def _create(self, test: NodeTest, what: What) -> None:
         pod = manifest(test, what, self._options)
         name = pod["metadata"]["name"]
         self._created[name] = ""
@@ -170,7 +182,7 @@ class _Runner:
             del self._created[name]
             raise _Refused(self._refusal(test, error)) from None
 
-    def _refusal(self, test: Test, error: errors.ClusterError) -> Finding:
+    def _refusal(self, test: NodeTest, error: errors.ClusterError) -> Finding:
         lacking = permissions.missing(error)
         if lacking:
             why = permissions.tell(permissions.Denied(each) for each in lacking)
@@ -186,7 +198,7 @@ class _Runner:
             fix=("choose another namespace (--test-namespace), or mend what the message names",),
         )
 
-    async def _end(self, test: Test, name: str) -> Object | Finding:
+    async def _end(self, test: NodeTest, name: str) -> Object | Finding:
         """The pod once it has ended; a finding if it never will, as far as can be told, or not in time."""
         began = time.monotonic()
         homeless: float | None = None

@@ -14,7 +14,7 @@ from ..api import names
 from ..diagnose.findings import Action, Evidence, Finding, Layer, Outcome
 from ..diagnose.survey import Object
 from ..operator import causes
-from .cudatest_plan import Test
+from .cudatest_plan import NodeTest
 from .verify_view import finding
 
 TOKENS: Final = ("Test PASSED", "Done")
@@ -165,7 +165,7 @@ def stuck(pod: Object) -> tuple[str, str] | None:
     return None
 
 
-def pending(test: Test, pod: Object, message: str) -> Finding:
+def pending(test: NodeTest, pod: Object, message: str) -> Finding:
     """A73: the scheduler has no place for the pod."""
     busy = bool(BUSY.search(message))
     return _failed(
@@ -180,7 +180,7 @@ def pending(test: Test, pod: Object, message: str) -> Finding:
     )
 
 
-def not_started(test: Test, pod: Object, reason: str, message: str, events: Iterable[Object]) -> Finding:
+def not_started(test: NodeTest, pod: Object, reason: str, message: str, events: Iterable[Object]) -> Finding:
     """A73: the container is not started; its image, or the runtime."""
     image = reason in causes.PULLING
     said = [Evidence(f"pod/{pod['metadata']['name']}", f"{reason}: {causes.short(message)}".rstrip(": "))]
@@ -207,7 +207,7 @@ def _warnings(events: Iterable[Object]) -> list[Object]:
     return [each for each in events if each.get("type") == "Warning"]
 
 
-def timed_out(test: Test, pod: Object, events: Iterable[Object], seconds: float) -> Finding:
+def timed_out(test: NodeTest, pod: Object, events: Iterable[Object], seconds: float) -> Finding:
     """A73: it has not ended in time; what it was at."""
     warnings = _warnings(events)
     if warnings and (pod.get("status") or {}).get("phase") == "Pending":
@@ -225,7 +225,7 @@ def timed_out(test: Test, pod: Object, events: Iterable[Object], seconds: float)
     )
 
 
-def began(test: Test, pod: Object) -> list[Finding]:
+def began(test: NodeTest, pod: Object) -> list[Finding]:
     """A72, A73 and A76 of a pod that has ended: it was placed, its image was pulled, and its container has run."""
     told = [("A72", "the test's pod was placed on the node")]
     if _terminated(pod).get("startedAt"):
@@ -233,7 +233,7 @@ def began(test: Test, pod: Object) -> list[Finding]:
     return [finding(number, Outcome.PASS, title, node=test.node) for number, title in told]
 
 
-def vector_add(test: Test, pod: Object, log: str, took: Times) -> Finding:
+def vector_add(test: NodeTest, pod: Object, log: str, took: Times) -> Finding:
     """A74: the sum was right: exit code 0 and both of the sample's last words."""
     code = _terminated(pod).get("exitCode")
     missing = [token for token in TOKENS if token not in log]
@@ -243,11 +243,11 @@ def vector_add(test: Test, pod: Object, log: str, took: Times) -> Finding:
     return _ended_badly(test, pod, log, "A74", "vectorAdd", f"its log is without {' and '.join(missing)}")
 
 
-def _asked(test: Test) -> str:
+def _asked(test: NodeTest) -> str:
     return ", ".join(f"{amount} {name}" for name, amount in test.limits.items())
 
 
-def _ended_badly(test: Test, pod: Object, log: str, number: str, what: str, without: str) -> Finding:
+def _ended_badly(test: NodeTest, pod: Object, log: str, number: str, what: str, without: str) -> Finding:
     ended = _terminated(pod)
     status = pod.get("status") or {}
     reason = str(ended.get("reason") or status.get("reason") or "")
@@ -289,7 +289,7 @@ def parse_smi(log: str) -> Smi:
     return Smi(driver[1] if driver else "", cuda[1] if cuda else "", tuple(uuids))
 
 
-def smi(test: Test, pod: Object, log: str, took: Times) -> list[Finding]:
+def smi(test: NodeTest, pod: Object, log: str, took: Times) -> list[Finding]:
     """A77 and A78: nvidia-smi ended well, shows a GPU and the driver that the node's labels tell of."""
     if _terminated(pod).get("exitCode") != 0:
         return [_ended_badly(test, pod, log, "A77", "nvidia-smi", "")]
@@ -318,7 +318,7 @@ def smi(test: Test, pod: Object, log: str, took: Times) -> list[Finding]:
     return [ran, finding("A78", Outcome.PASS, title, said, node=test.node)]
 
 
-def _failed(test: Test, pod: Object, number: str, title: str, *said: Evidence, **more: Any) -> Finding:
+def _failed(test: NodeTest, pod: Object, number: str, title: str, *said: Evidence, **more: Any) -> Finding:
     where = f"{pod['metadata']['name']} -n {pod['metadata'].get('namespace')}"
     more.setdefault("confirm", f"kubectl describe pod {where}  # with --keep")
     return finding(number, Outcome.FAIL, title, *said, node=test.node, **more)

@@ -61,7 +61,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the run, part of its pods' names; lower-case letters and digits."""
 
 
-class Test(msgspec.Struct, frozen=True):
+class NodeTest(msgspec.Struct, frozen=True):
     """One node's test."""
 
     node: str
@@ -74,7 +74,7 @@ class Test(msgspec.Struct, frozen=True):
 class Planned(msgspec.Struct, frozen=True):
     """The tests, and what is said already: of nodes that cannot be tested, and of images."""
 
-    tests: tuple[Test, ...]
+    tests: tuple[NodeTest, ...]
     findings: tuple[Finding, ...]
     plan: Plan
 
@@ -87,7 +87,7 @@ def planned(survey: Survey, options: Options) -> Planned:
     chosen = [
         node for name, node in nodes.items() if (name in options.nodes if options.nodes else has_gpu(labels_of(node)))
     ]
-    tests: list[Test] = []
+    tests: list[NodeTest] = []
     found: list[Finding] = []
     if not survey.knows("nodes"):
         found.append(_say("A72", Outcome.UNKNOWN, "nodes could not be read", cause=survey.unread.get("nodes", "")))
@@ -145,7 +145,7 @@ def _held(pods: Iterable[Object]) -> Mapping[str, dict[str, int]]:
     return found
 
 
-def _test(node: Object, held: Mapping[str, dict[str, int]], options: Options, number: int) -> Test | Finding:
+def _test(node: Object, held: Mapping[str, dict[str, int]], options: Options, number: int) -> NodeTest | Finding:
     """A node's test; a finding for one that cannot be tested, with what stands in the way."""
     name = name_of(node)
     offers = resources((node.get("status") or {}).get("allocatable") or {})
@@ -176,7 +176,7 @@ def _test(node: Object, held: Mapping[str, dict[str, int]], options: Options, nu
             fix=("run the test when the pods have ended",),
         )
     taints = tuple((node.get("spec") or {}).get("taints") or ())
-    return Test(name, {each: str(amount) for each, amount in wanted.items()}, taints, labels_of(node), number)
+    return NodeTest(name, {each: str(amount) for each, amount in wanted.items()}, taints, labels_of(node), number)
 
 
 def _wanted(
@@ -199,7 +199,7 @@ def cuda_of(image: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def cuda_fits(image: str, test: Test) -> Finding | None:
+def cuda_fits(image: str, test: NodeTest) -> Finding | None:
     """A79: whether the driver of a node runs programs of an image's CUDA; None if one of the two is not told."""
     needs = cuda_of(image)
     told = [test.labels.get(f"{names.CUDA_RUNTIME_VERSION}.{part}", "") for part in ("major", "minor")]
@@ -230,12 +230,12 @@ def cuda_fits(image: str, test: Test) -> Finding | None:
 # --- pods -------------------------------------------------------------------------------------------------------------
 
 
-def pod_name(test: Test, what: What, options: Options) -> str:
+def pod_name(test: NodeTest, what: What, options: Options) -> str:
     """A pod's name, the same whenever the same run is planned."""
     return f"cuda-test-{options.run}-{test.number}{'-smi' if what == 'nvidia-smi' else ''}"
 
 
-def manifest(test: Test, what: What, options: Options, now: float | None = None) -> Object:
+def manifest(test: NodeTest, what: What, options: Options, now: float | None = None) -> Object:
     """The pod of a node's test."""
     expires = (time.time() if now is None else now) + options.timeout_s + MARGIN_S
     annotations = {} if options.keep else {EXPIRES: str(int(expires))}
@@ -291,7 +291,7 @@ def _toleration(taint: Mapping[str, Any]) -> Object:
     }
 
 
-def _plan(tests: list[Test], found: list[Finding], options: Options) -> Plan:
+def _plan(tests: list[NodeTest], found: list[Finding], options: Options) -> Plan:
     pods = len(tests) * (2 if options.smi else 1)
     left = len({finding.node for finding in found if finding.id == "A72" and finding.node})
     steps = [
@@ -318,6 +318,8 @@ def left_over(pods: Iterable[Object], run: str, now: float, *, everything: bool 
     """Pods of earlier runs that are over for certain (``everything``: of any other run, those that were kept too)."""
     for pod in pods:
         metadata = pod["metadata"]
+        if metadata.get("deletionTimestamp"):
+            continue
         expires = (metadata.get("annotations") or {}).get(EXPIRES, "")
         old = expires.isdigit() and int(expires) < now
         if labels_of(pod).get("app") == APP and labels_of(pod).get(RUN_LABEL) != run and (everything or old):
