@@ -108,6 +108,9 @@ async def test_pods_of_a_killed_run_are_deleted_by_the_next_and_kept_ones_only_w
         lab.api.create(resources.PODS, pod, "default")
     assert await cudatest.clean(client, Options(run="next")) == [dead["metadata"]["name"]]
     assert await cudatest.clean(client, Options(run="next"), everything=True) == [kept["metadata"]["name"]]
+    async with asyncio.timeout(DEADLINE_S):  # until the kubelet has let go of their GPUs
+        while any(lab.api.find(resources.PODS, pod["metadata"]["name"], "default") for pod in (dead, kept)):
+            await asyncio.sleep(0.01)
 
 
 async def test_a_namespace_that_is_not_there(client: Client) -> None:
