@@ -23,7 +23,7 @@ LIBRARY_FOLDERS: Final = (
 TOOLS: Final = ("/usr/bin/nvidia-smi", "/usr/local/bin/nvidia-smi", "/opt/bin/nvidia-smi", "/bin/nvidia-smi")
 _LIBRARY: Final = re.compile(r"/libnvidia-ml\.so\.(\d+\.[\d.]+)$")
 _VERSION: Final = re.compile(r"NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s")
-_CLASSES: Final = {"0x0300": "gpus", "0x0302": "gpus", "0x0680": "nvswitches"}
+CLASSES: Final = {"0x0300": "gpus", "0x0302": "gpus", "0x0680": "nvswitches"}
 _OURS: Final = re.compile(r"nvidia\w*|nouveau|gdrdrv")
 _HOLDERS: Final = 64
 """Processes with open devices that are listed."""
@@ -51,7 +51,7 @@ def _pci(view: View) -> None:
         if not vendor:
             continue
         ids.append(f"{vendor}:{device}")
-        kind = _CLASSES.get((view.of_kernel(f"{folder}/class") or "")[:6].lower())
+        kind = CLASSES.get((view.of_kernel(f"{folder}/class") or "")[:6].lower())
         if kind and vendor == vfio.VENDOR.removeprefix("0x"):
             found[kind].append(_device(view, address, device))
     view.tell("pci", ids)
