@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from groundplane.admin import baseline
 from groundplane.admin.baseline import BaselineError, CudaTest
+from groundplane.diagnose.evidence import NodeFacts
+from groundplane.diagnose.survey import Survey
 
 
 def test_the_parts_of_a_cluster_are_recorded() -> None:
@@ -80,7 +82,7 @@ def test_gpus_of_a_node_that_does_not_answer_make_the_part_partial() -> None:
 def test_nothing_that_is_saved_has_a_secret(tmp_path: Path) -> None:
     world = World()
     world.spec["driver"]["env"] = [{"name": "REPO_PASSWORD", "value": PLANTED[3]}]
-    world.hosts = {"gpu-1": {"log": f"API_TOKEN={PLANTED[0]}"}, "gpu-2": {}}
+    world.hosts = {"gpu-1": {"fabric_state": f"API_TOKEN={PLANTED[0]}", "log": PLANTED[1]}, "gpu-2": {}}
     taken = world.baseline()
     whole = b"".join(baseline.files(taken).values()) + msgspec.json.encode(baseline.document(taken))
     assert not [secret for secret in PLANTED if secret.encode() in whole]
@@ -203,3 +205,26 @@ def test_the_result_of_a_cuda_test_is_read_by_node() -> None:
     assert found == {"gpu-1": CudaTest(outcome="pass", seconds=3.5), "gpu-2": CudaTest(outcome="fail")}
     with pytest.raises(BaselineError, match="cuda-test -o json"):
         baseline.cuda_results({"kind": "List"})
+
+
+async def test_nodes_are_looked_at_from_inside_if_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    survey = Survey.of(world.documents(), version="v1.34.2", at=1.0, read=baseline.PLURALS)
+
+    async def live(*_arguments: Any, **_more: Any) -> Survey:
+        return survey
+
+    class Look(msgspec.Struct):
+        facts: dict[str, NodeFacts]
+        unread: dict[str, str]
+
+    async def look(nodes: list[str]) -> Look:
+        assert nodes == ["gpu-1", "gpu-2"]
+        return Look({"gpu-1": NodeFacts("gpu-1", {"secure_boot": True, "uptime_s": 7})}, {"gpu-2": "no operand there"})
+
+    monkeypatch.setattr(baseline.surveys, "live", live)
+    taken = await baseline.take(None, metrics=False, smi=False, look=look)  # type: ignore[arg-type]
+    assert taken.parts.hosts["gpu-1"].facts == {"secure_boot": True}
+    assert taken.coverage["hosts"].state == "partial"
+    assert taken.coverage["hosts"].reasons == ["gpu-2: no operand there"]
+    assert taken.coverage["gpus"].reasons == ["neither metrics nor nvidia-smi were to be read"]

@@ -13,9 +13,9 @@ import io
 import json
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import msgspec
 import yaml
@@ -43,6 +43,11 @@ _GROUPS: Final = ("nvidia.com", "nfd.k8s-sigs.io")
 """API groups whose definitions are recorded, with their subgroups."""
 IGNORED_LABELS: Final = frozenset({names.GFD_TIMESTAMP, names.UPGRADE_STATE, names.MIG_CONFIG_STATE})
 """Labels that say when, or how far something under way is; ``nvidia.com/`` labels else are recorded."""
+HOST_FACTS: Final = (
+    *("secure_boot", "nouveau", "driver_version", "library_version", "cuda_version", "fabric_manager"),
+    *("fabric_state", "toolkit_version", "pci"),
+)
+"""Facts of node inspection that are recorded; others change all the time, or are logs."""
 _LARGEST: Final = 512 << 20
 """Bytes of a file of a baseline; far beyond what 5,000 nodes take."""
 
@@ -237,13 +242,28 @@ _OF: Final[Mapping[str, tuple[str, ...]]] = {
 """What a part is read from."""
 
 
+class NodeLook(Protocol):
+    """What was found out on nodes, and why nothing was (``nodelook.NodeLook``)."""
+
+    @property
+    def facts(self) -> Mapping[str, NodeFacts]:
+        """By node."""
+
+    @property
+    def unread(self) -> Mapping[str, str]:
+        """By node, the reason."""
+
+
+Look = Callable[[list[str]], Awaitable[NodeLook]]
+
+
 async def take(
     client: "Client",
     *,
     namespace: str = surveys.OPERATOR_NAMESPACE,
     metrics: bool = True,
     smi: bool = True,
-    node_facts: Mapping[str, NodeFacts] | None = None,
+    look: Look | None = None,
     cuda: Mapping[str, CudaTest] | None = None,
     matrix: str = "",
     tell: Callable[[int, int], None] = lambda _done, _all: None,
@@ -251,12 +271,14 @@ async def take(
     """Read a cluster and make its baseline; changes nothing.
 
     ``metrics`` and ``smi`` say how GPUs are asked (:func:`nodehealth.readings`, whose progress ``tell`` hears),
-    ``node_facts`` are those of node inspection by node. Raises :class:`~groundplane.cluster.errors.ClusterError` if
-    nothing at all can be read.
+    ``look`` looks at the GPU nodes from inside, if that is wanted (``nodelook.look``).
+
+    Raises :class:`~groundplane.cluster.errors.ClusterError` if nothing at all can be read.
     """
     survey = await surveys.live(client, PLURALS, namespace=namespace)
     gpu_nodes = [name for name, node in _nodes(survey).items() if node.gpu]
-    left_out = {"hosts": "the nodes themselves were not looked at"} if node_facts is None else {}
+    seen = await look(gpu_nodes) if look is not None else None
+    left_out = {"hosts": "the nodes themselves were not looked at"} if seen is None else {}
     told = nodehealth.Readings()
     if metrics or smi:
         told = await nodehealth.readings(client, survey, gpu_nodes, metrics=metrics, smi=smi, tell=tell)
@@ -265,9 +287,9 @@ async def take(
     looked = Looked(
         gpus=told.gpus,
         health=told.counters,
-        hosts={node: facts.facts for node, facts in (node_facts or {}).items()},
+        hosts={node: facts.facts for node, facts in seen.facts.items()} if seen is not None else {},
         cuda=cuda or {},
-        unread={"gpus": told.no_gpus, "health": told.no_counters},
+        unread={"gpus": told.no_gpus, "health": told.no_counters, "hosts": seen.unread if seen is not None else {}},
         left_out=left_out,
     )
     return of_survey(survey, looked, matrix=matrix)
@@ -285,7 +307,10 @@ def of_survey(survey: Survey, looked: Looked | None = None, *, matrix: str = "")
         nodes=nodes,
         pods=_pods(survey),
         gpus={node: sorted(looked.gpus[node], key=lambda gpu: gpu.uuid) for node in sorted(looked.gpus)},
-        hosts={node: Host(facts=dict(looked.hosts[node])) for node in sorted(looked.hosts)},
+        hosts={
+            node: Host(facts={name: looked.hosts[node][name] for name in HOST_FACTS if name in looked.hosts[node]})
+            for node in sorted(looked.hosts)
+        },
         health=msgspec.convert({node: looked.health[node] for node in sorted(looked.health)}, Any),
         cuda={node: looked.cuda[node] for node in sorted(looked.cuda)},
     )
