@@ -69,16 +69,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def test_a_cluster_is_recorded_and_its_drift_told(cluster: Cluster, tmp_path: Path) -> None:
     where = ("--kubeconfig", cluster.kubeconfig)
     saved = tmp_path / "saved.tar.gz"
-    result = _run("baseline", "save", saved, *where)
+    result = _run("baseline", "save", saved, *where, "--inside")
     assert result.exit_code == 0, result.output
     assert "16 GPUs of 2 nodes" in result.output
     assert "counters of 16 GPUs" in result.output
     taken = baseline.load(saved)
     assert taken.complete
+    assert taken.parts.hosts.keys() == taken.parts.nodes.keys()
     assert all(len(gpus) == 8 for gpus in taken.parts.gpus.values())
     assert not [each for each in PLANTED if each.encode() in b"".join(baseline.files(taken).values())]
 
-    assert _run("drift", saved, *where).exit_code == 0
+    assert _run("drift", saved, *where, "--inside").exit_code == 0
 
     async def edit() -> None:
         async with cluster.lab.client() as client:

@@ -29,6 +29,7 @@ def command() -> None:
 )
 @click.option("--metrics/--no-metrics", default=True, show_default=True, help="Read GPU counters from the exporters.")
 @click.option("--exec/--no-exec", "smi", default=True, show_default=True, help="Run nvidia-smi in operand pods.")
+@click.option("--inside", is_flag=True, help="Also look at nodes from inside, by commands in operand pods.")
 def save(
     path: Path,
     kubeconfig: str | None,
@@ -38,6 +39,7 @@ def save(
     cuda: Path | None,
     metrics: bool,
     smi: bool,
+    inside: bool,
 ) -> None:
     """Record the cluster in PATH: a directory, or one file if it ends in .tar.gz.
 
@@ -49,7 +51,7 @@ def save(
     result = cuda_of(cuda)
     if path.exists() and not force:
         raise click.ClickException(f"{path} exists already: give another name, or --force to replace it")
-    taken = live(kubeconfig, context, namespace, metrics=metrics, smi=smi, cuda=result)
+    taken = live(kubeconfig, context, namespace, metrics=metrics, smi=smi, inside=inside, cuda=result)
     try:
         baseline.save(taken, path, replace=force)
     except (baseline.BaselineError, OSError) as error:
@@ -104,21 +106,27 @@ def live(
     *,
     metrics: bool,
     smi: bool,
+    inside: bool = False,
     cuda: "dict[str, CudaTest] | None" = None,
 ) -> "Baseline":
     """The cluster as it is; progress goes to standard error if that is a terminal."""
-    from ..admin import baseline, matrix
+    from ..admin import baseline, matrix, nodelook
     from ..cluster.client import Client
 
     where = reach.config(kubeconfig, context)
 
     async def take() -> "Baseline":
         async with Client(where) as client:
+
+            async def look(nodes: list[str]) -> nodelook.NodeLook:
+                return await nodelook.look(client, nodes, namespace=namespace)
+
             return await baseline.take(
                 client,
                 namespace=namespace,
                 metrics=metrics,
                 smi=smi,
+                look=look if inside else None,
                 cuda=cuda,
                 matrix=matrix.shipped().data_as_of.isoformat(),
                 tell=_progress,

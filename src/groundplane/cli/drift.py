@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 )
 @click.option("--metrics/--no-metrics", default=True, show_default=True, help="Read GPU counters from the exporters.")
 @click.option("--exec/--no-exec", "smi", default=True, show_default=True, help="Run nvidia-smi in operand pods.")
+@click.option("--inside", is_flag=True, help="Also look at nodes from inside, by commands in operand pods.")
 @click.option("-a", "--all", "everything", is_flag=True, help="Print all nodes and all evidence.")
 @reach.output_option
 @reach.html_option
@@ -36,6 +37,7 @@ def command(
     cuda: Path | None,
     metrics: bool,
     smi: bool,
+    inside: bool,
     everything: bool,
     output: str,
     html: Path | None,
@@ -54,7 +56,9 @@ def command(
             raise click.UsageError("--cuda goes with the live cluster; OTHER has a result of its own, or none")
         now = commands.load(other)
     else:
-        now = commands.live(kubeconfig, context, namespace, metrics=metrics, smi=smi, cuda=commands.cuda_of(cuda))
+        now = commands.live(
+            kubeconfig, context, namespace, metrics=metrics, smi=smi, inside=inside, cuda=commands.cuda_of(cuda)
+        )
     findings = drift.drift(was, now)
     about = drift.about(was, now)
     if html is not None:
