@@ -1,0 +1,296 @@
+"""Archives: what a cluster showed, packed to be judged elsewhere: ours, NVIDIA's must-gather, kubectl's output.
+
+:class:`Captured` is what was read of a cluster, in the very shapes that live commands judge: :func:`entries` makes
+files of it and :func:`load` reads them back equal, so that a verdict is the same offline. Other tools' files are read
+by what they hold. What was not captured is told in ``missing``, never taken for healthy. Input is not trusted
+(``safetar``), and reading never writes. Who gathers, and redaction, are ``admin.gather``'s part.
+"""
+
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from ..api import goyaml
+from . import collect, safetar, texts
+from . import survey as surveys
+from .evidence import Evidence, KernelLog, Log, NodeFacts
+from .survey import Object, Survey
+
+FORMAT: Final = "groundplane-must-gather/1"
+HEAD: Final = "survey.json"
+OBJECTS_A_FILE: Final = 2000
+"""A reader holds one file of them as text at a time."""
+
+
+class ArchiveError(ValueError):
+    """Nothing of a cluster could be read; the message says what was found."""
+
+
+class Captured(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read of a cluster."""
+
+    survey: Survey
+    logs: tuple[Log, ...] = ()
+    kernel: tuple[KernelLog, ...] = ()
+    facts: tuple[NodeFacts, ...] = ()
+    missing: tuple[str, ...] = ()
+    others: tuple[Evidence, ...] = ()
+    """Of other tools' texts, such as ``kubectl describe``."""
+
+    def evidence(self) -> Evidence:
+        """What the doctor judges, live as offline."""
+        own = collect.of_survey(self.survey, logs=self.logs, kernel=self.kernel, facts=self.facts, missing=self.missing)
+        return texts.merged((own, *self.others)) if self.others else own
+
+
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    format: str
+    version: str = ""
+    server: str = ""
+    namespace: str = surveys.OPERATOR_NAMESPACE
+    at: float = 0.0
+    counts: dict[str, int] = {}
+    """Objects by plural: fewer in the files are a loss."""
+    absent: tuple[str, ...] = ()
+    unread: dict[str, str] = {}
+    missing: tuple[str, ...] = ()
+
+
+def entries(captured: Captured) -> Iterator[tuple[str, bytes]]:
+    """The files of an archive, name and content, in order; equal captures give equal files."""
+    survey = captured.survey
+    head = _Head(
+        format=FORMAT,
+        version=survey.version,
+        server=survey.server,
+        namespace=survey.namespace,
+        at=survey.at,
+        counts={plural: len(survey.objects[plural]) for plural in sorted(survey.objects)},
+        absent=tuple(sorted(survey.absent)),
+        unread=dict(sorted(survey.unread.items())),
+        missing=captured.missing,
+    )
+    yield HEAD, msgspec.json.format(msgspec.json.encode(head))
+    for plural in head.counts:
+        for number, part in enumerate(_parts(survey.objects[plural])):
+            yield f"objects/{plural}.{number:04d}.jsonl", _lines(part)
+    yield "nodes/facts.jsonl", _lines(captured.facts)
+    yield "nodes/kernel.jsonl", _lines(captured.kernel)
+    yield "logs/index.jsonl", _lines([msgspec.structs.replace(each, text="") for each in captured.logs])
+    for number, log in enumerate(captured.logs):
+        yield _log_name(number, log), log.text.encode("utf-8", "surrogatepass")
+
+
+def _parts(objects: tuple[Object, ...]) -> Iterator[tuple[Object, ...]]:
+    for start in range(0, len(objects), OBJECTS_A_FILE):
+        yield objects[start : start + OBJECTS_A_FILE]
+
+
+def _log_name(number: int, log: Log) -> str:
+    parts = (log.namespace, log.pod, log.container)
+    plain = "_".join(re.sub(r"[^A-Za-z0-9.\-]", "-", part)[:80] for part in parts)
+    return f"logs/{number:05d}_{plain}{'.previous' if log.previous else ''}.log"
+
+
+def _lines(things: Sequence[Any]) -> bytes:
+    return b"".join(msgspec.json.encode(each) + b"\n" for each in things)
+
+
+def open(path: Path) -> Evidence:  # noqa: A001  (archive.open, as gzip.open)
+    """The evidence of an archive, a folder or a file. Raises :class:`ArchiveError` and :class:`OSError`."""
+    return load(path).evidence()
+
+
+def load(path: Path, limits: safetar.Limits = safetar.Limits()) -> Captured:  # noqa: B008  (a constant)
+    """What an archive of ours, NVIDIA's directory, a folder or a file of kubectl's output holds; packed or not.
+
+    Raises:
+        ArchiveError: there is nothing of a cluster in it.
+        OSError: it cannot be read at all.
+    """
+    return _read(safetar.members(path, limits), str(path))
+
+
+def load_stream(name: str, file: BinaryIO, limits: safetar.Limits = safetar.Limits()) -> Captured:  # noqa: B008
+    """As :func:`load`, of an open file that can seek; ``name`` is its name in messages."""
+    return _read(safetar.unpacked(name, file, limits), name)
+
+
+def _read(members: Iterator[safetar.Member], source: str) -> Captured:
+    reader = _Reader()
+    for member in members:
+        if member.trouble:
+            reader.missing.append(member.trouble)
+        if member.name and (member.data or not member.trouble):
+            reader.take(member.name, member.data)
+    return reader.captured(source)
+
+
+class _Reader:
+    """Files as they come; their raw bytes are let go one after another."""
+
+    def __init__(self) -> None:
+        self.missing: list[str] = []
+        self._head: _Head | None = None
+        self._objects: dict[str, list[Object]] = {}
+        self._documents: list[Object] = []
+        self._facts: list[NodeFacts] = []
+        self._kernel: list[KernelLog] = []
+        self._index: list[Log] = []
+        self._texts: dict[int, str] = {}
+        self._logs: list[Log] = []
+        self._others: list[Evidence] = []
+
+    def take(self, name: str, data: bytes) -> None:
+        """Read one file; what is wrong with it is told, and the others go on."""
+        path = PurePosixPath(name)
+        try:
+            if path.name == HEAD and self._head is None and FORMAT.encode() in data[:4096]:
+                self._head = msgspec.json.decode(data, type=_Head)
+            elif self._head is not None:
+                self._ours(path, data)
+            else:
+                self._foreign(path, data)
+        except (ValueError, RecursionError, EOFError, OSError, zlib.error) as error:
+            self.missing.append(f"{name} could not be read: {error}")
+
+    def _ours(self, path: PurePosixPath, data: bytes) -> None:
+        place = "/".join(path.parts[-2:])
+        if place == "nodes/facts.jsonl":
+            self._facts += self._decoded(path, data, NodeFacts)
+        elif place == "nodes/kernel.jsonl":
+            self._kernel += self._decoded(path, data, KernelLog)
+        elif place == "logs/index.jsonl":
+            self._index = self._decoded(path, data, Log)
+        elif path.parent.name == "logs" and path.name[:5].isdecimal():
+            self._texts[int(path.name[:5])] = data.decode("utf-8", "surrogatepass" if _paired(data) else "replace")
+        elif path.parent.name == "objects" and path.suffix == ".jsonl":
+            found = self._decoded(path, data, dict[str, Any])
+            kept = self._objects.setdefault(path.name.partition(".")[0], [])
+            kept += [each for each in found if isinstance(each.get("metadata"), dict)]
+
+    def _decoded(self, path: PurePosixPath, data: bytes, kind: Any) -> list[Any]:
+        """The things of a file, one a line; damaged lines are told and left out."""
+        lines = [line for line in data.split(b"\n") if line.strip()]
+        try:
+            found: list[Any] = msgspec.json.decode(b"[" + b",".join(lines) + b"]", type=list[kind])
+        except msgspec.DecodeError:
+            decoder, found, bad = msgspec.json.Decoder(kind), [], 0
+            for line in lines:
+                try:
+                    found.append(decoder.decode(line))
+                except (msgspec.DecodeError, RecursionError):
+                    bad += 1
+            self.missing.append(f"{bad} of {len(lines)} entries of {path} are damaged")
+        return found
+
+    def _foreign(self, path: PurePosixPath, data: bytes) -> None:
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(texts.LARGEST)
+        if path.suffix in (".yaml", ".yml", ".json") or data[:64].lstrip()[:1] == b"{":
+            self._documents += _documents(data.decode("utf-8-sig", "replace"))
+            return
+        text = texts.decoded(data[-texts.LARGEST :])
+        if (log := _foreign_log(path.name, text)) is not None:
+            self._logs.append(log)
+        elif report := _BUG_REPORT.match(path.name):
+            lines = [line for line in text.split("\n") if _KERNEL_LINE.search(line)]
+            self._kernel.append(KernelLog(text="\n".join(lines), node=report["node"] or ""))
+            self._others.append(texts.read(text, path.name))
+        elif text.strip():
+            self._others.append(texts.read(text, path.name))
+
+    def captured(self, source: str) -> Captured:
+        """All of it."""
+        if self._head is None:
+            return self._captured_foreign(source)
+        head = self._head
+        objects = {plural: tuple(self._objects.get(plural, ())) for plural in head.counts}
+        lost = {
+            plural: f"{count - len(objects[plural])} of {count} {plural} are missing in the archive"
+            for plural, count in head.counts.items()
+            if len(objects[plural]) < count
+        }
+        logs = [
+            msgspec.structs.replace(each, text=self._texts[number])
+            for number, each in enumerate(self._index)
+            if number in self._texts
+        ]
+        if len(logs) < len(self._index):
+            self.missing.append(f"{len(self._index) - len(logs)} logs are missing in the archive")
+        survey = Survey(
+            version=head.version,
+            server=head.server,
+            namespace=head.namespace,
+            at=head.at,
+            objects={plural: found for plural, found in objects.items() if plural not in lost or found},
+            absent=frozenset(head.absent),
+            unread={**head.unread, **lost},
+        )
+        return Captured(
+            survey=survey,
+            logs=tuple(logs),
+            kernel=tuple(self._kernel),
+            facts=tuple(self._facts),
+            missing=(*head.missing, *self.missing),
+        )
+
+    def _captured_foreign(self, source: str) -> Captured:
+        if not (self._documents or self._logs or self._others):
+            told = f" ({'; '.join(self.missing[:3])})" if self.missing else ""
+            raise ArchiveError(f"{source} holds nothing that is known of a cluster{told}")
+        return Captured(
+            survey=Survey.of(self._documents),
+            logs=tuple(self._logs),
+            others=tuple(self._others),
+            kernel=tuple(self._kernel),
+            missing=tuple(self.missing),
+        )
+
+
+def _paired(data: bytes) -> bool:
+    """Whether a text that holds lone surrogates, as logs of bad encodings may, can be had back as it was."""
+    try:
+        data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+_BUG_REPORT: Final = re.compile(r"^nvidia-bug-report(?:_(?P<node>[a-z0-9.\-]+?))?\.log$")
+_KERNEL_LINE: Final = re.compile(r"^\[ *[0-9]+\.[0-9]+\]|\bkernel: |^<[0-9]>|\bNVRM: ")
+"""What a bug report quotes of the kernel's log, from dmesg or from the journal."""
+_LOG_NAMES: Final = (
+    re.compile(r"^gpu_operand_pod_(?P<pod>[a-z0-9.\-]+?)(?P<previous>\.previous)?\.log$"),
+    re.compile(r"^(?P<pod>gpu_operator_pod)(?P<previous>\.previous)?\.log$"),
+)
+"""NVIDIA's names of logs (contracts/admin-workflow.md 13.1)."""
+
+
+def _foreign_log(name: str, text: str) -> Log | None:
+    for pattern in _LOG_NAMES:
+        if found := pattern.match(name):
+            return Log(text=text, pod=found["pod"].replace("_", "-"), previous=found["previous"] is not None)
+    return None
+
+
+_SEPARATOR: Final = re.compile(r"^---[^\n]*$", re.M)
+
+
+def _documents(text: str) -> list[Object]:
+    """The objects of a JSON or YAML file. Raises :class:`ValueError`."""
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            found = [msgspec.json.decode(text)]
+        except msgspec.DecodeError:
+            found = [goyaml.loads(text)]
+    else:
+        found = [goyaml.loads(part) for part in _SEPARATOR.split(text) if part.strip()]
+    flat = [inner for each in found for inner in (each if isinstance(each, list) else [each])]
+    return [each for each in flat if isinstance(each, dict) and each.get("kind")]
