@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from ..diagnose.findings import Finding, Layer, Outcome, grouped, natural
-from . import preflight_driver, preflight_platform, preflight_runtime, snapshot
+from . import preflight_driver, preflight_node, preflight_platform, preflight_runtime, snapshot
 from .checks import CHECKS, Access, Check, of_command
 from .inquiry import Function, Inquiry
 
@@ -24,7 +24,7 @@ _FUNCTIONS: Final[Mapping[str, Function]] = {
     **preflight_driver.ANSWERS,
     **preflight_runtime.ANSWERS,
 }
-_ON_NODES: Final[Mapping[str, Function]] = {}
+_ON_NODES: Final[Mapping[str, Function]] = preflight_node.ANSWERS
 NOBODY_LOOKED: Final = "nobody looked on the node: give --node-pods (or --exec), or run preflight --on-node there"
 """Why a check that only a node can answer has no answer."""
 
