@@ -22,6 +22,8 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "preflight": Entry("preflight", "Judge a cluster, or a node, before the operator is installed or upgraded."),
+    "install": Entry("install", "Install the operator: preflight, Helm, every node's layers, verify."),
+    "uninstall": Entry("uninstall", "Take the operator away, and see what stays."),
     "render": Entry("render", "Print the objects and node labels a ClusterPolicy leads to, with no cluster."),
     "plan": Entry("plan", "Print what the operator would change in a live cluster."),
     "baseline": Entry("baseline", "Record what the GPU stack is while all is well, and show what was recorded."),
@@ -29,6 +31,7 @@ COMMANDS = {
     "driver": Entry("driver", "See what driver upgrades would do next, and why nodes wait."),
     "verify": Entry("verify", "Verify an installed GPU stack, node by node, and say why pods are where they are."),
     "doctor": Entry("doctor", "Find the lowest broken layer of the GPU stack, its cause and its fix."),
+    "must-gather": Entry("must_gather", "Gather what explains the GPU stack into one file, without its secrets."),
     "cuda-test": Entry("cuda_test", "Run a CUDA program on every GPU node; nothing is left behind."),
     "crds": Entry("crds", "Print the custom resource definitions."),
     "manage-crds": Entry(
