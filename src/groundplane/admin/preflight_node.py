@@ -443,7 +443,8 @@ def _secure_boot_gate(inquiry: Inquiry, node: _Node) -> Iterator[Finding]:
 
 
 def _runtime(node: _Node) -> Mapping[str, Any] | None:
-    return node.get("containerd", dict) or node.get("crio", dict)
+    found: Mapping[str, Any] | None = node.get("containerd", dict) or node.get("crio", dict)
+    return found
 
 
 def _service(node: _Node, *names: str) -> tuple[str, Mapping[str, Any]] | None:

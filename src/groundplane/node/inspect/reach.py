@@ -88,7 +88,8 @@ async def look(process: Process, view: View, urls: Sequence[str], images: Sequen
     if images:
         view.tell("pull", dict(zip(images, found[len(urls) :], strict=True)))
     if reacher.skews:
-        view.tell("clock_skew_s", round(min(reacher.skews, key=_distance), 1))
+        nearest: float = min(reacher.skews, key=_distance)
+        view.tell("clock_skew_s", round(nearest, 1))
 
 
 def _distance(skew: float) -> float:
