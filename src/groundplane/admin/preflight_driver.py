@@ -10,6 +10,7 @@ from ..diagnose.findings import Action, Evidence, Finding, Outcome
 from . import lookups
 from .inquiry import Answers, Inquiry, driver_owner, driver_pods, no_driver, of_node, pod_security, switched_off
 from .lookups import Gpu, Verdict
+from .propose import has_driver
 from .snapshot import TOOLKIT_APP, DriverFacts, NodeFacts, Settings
 from .versions import numbers
 
@@ -50,8 +51,9 @@ def _about_host(inquiry: Inquiry, number: str, node: NodeFacts, what: str, confi
 def _driver_enabled(inquiry: Inquiry) -> Iterator[Finding]:
     """What ``driver.enabled`` should be (contracts/admin-workflow.md 3.3)."""
     nodes = inquiry.snapshot.gpu_nodes
-    host = [node.name for node in nodes if node.host_driver]
-    unknown = [node.name for node in nodes if not driver_owner(inquiry.snapshot, node)]
+    own = {node.name: has_driver(node, inquiry.node_facts.get(node.name)) for node in nodes}
+    host = [node.name for node in nodes if own[node.name]]
+    unknown = [node.name for node in nodes if own[node.name] is None and not driver_owner(inquiry.snapshot, node)]
     setting = inquiry.set_to(f"driver.enabled={str(inquiry.settings.driver).lower()}")
     hosts = Evidence("nodes with a driver of the host", ", ".join(host) or "none")
     if not nodes:
