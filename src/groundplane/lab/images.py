@@ -5,7 +5,7 @@ Keys are the last component of an image's repository. Every image has a base sys
 
 from ..node.metrics.settings import files as counters_files
 from ..node.toolkit.settings import HOST_PROGRAM
-from . import driver
+from . import driver, operatorpod
 from .driver import fabric
 from .nodeprograms import program
 from .programs import Image, Program
@@ -76,7 +76,15 @@ IMAGES: dict[str, Image] = {
     "nvidia-sandbox-device-plugin": Image(
         ("nvidia-sandbox-device-plugin",), {"nvidia-sandbox-device-plugin": sandbox.idle}
     ),
-    "groundplane": Image(("groundplane-inspect",), _INSPECT),
+    "groundplane": Image(
+        ("groundplane-inspect",),
+        {
+            "gpu-operator": operatorpod.operator,
+            "manage-crds": operatorpod.definitions,
+            "node-features": program("node-features"),
+            **_INSPECT,
+        },
+    ),
     # people's pods
     "cuda-sample": Image((), {"vectorAdd": cuda_sample.run}, _GPU_ENV, command=("vectorAdd",)),
     "cuda": Image((), _CUDA, _GPU_ENV, command=("bash",)),
