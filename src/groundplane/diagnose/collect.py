@@ -21,7 +21,6 @@ from . import evidence as seen
 from . import pods
 from . import survey as surveys
 from .evidence import Evidence, KernelLog, Log, NodeFacts, Object
-from .match import number
 from .survey import Survey
 
 if TYPE_CHECKING:
@@ -175,17 +174,11 @@ def _with_allocatable(facts: Iterable[NodeFacts], machines: Iterable[Object]) ->
 def _whole_gpus(node: Object) -> int | None:
     """GPUs that a node offers as they are; None where MIG or sharing makes their number another."""
     labels = seen.labels(node)
-    offered = _offered(node, "allocatable")
+    _, offered = pods.offered(node)
     whole = set(offered) <= {names.GPU_RESOURCE}
     alone = labels.get("nvidia.com/gpu.replicas", "1") in ("", "0", "1")
     plain = not str(labels.get("nvidia.com/mig.config") or "all-disabled").startswith("all-1")
     return int(offered.get(names.GPU_RESOURCE, 0)) if offered and whole and alone and plain else None
-
-
-def _offered(node: Object, part: str) -> dict[str, float]:
-    status = node.get("status") or {}
-    amounts = {name: number(amount) for name, amount in (status.get(part) or {}).items()}
-    return {name: amount for name, amount in amounts.items() if name.startswith("nvidia.com/") and amount is not None}
 
 
 # --- Facts of the cluster ---------------------------------------------------------------------------------------------
@@ -269,12 +262,15 @@ def _node_ready(node: Object) -> bool:
 def _events(survey: Survey, mine: Sequence[Object], machines: Sequence[Object]) -> Iterator[seen.Event]:
     """Events that still say something, oldest first: of pods that are not well, of nodes and the rest lately."""
     unwell = {(seen.namespace(each), seen.name(each)): _uid(each) for each in mine if not pods.ready(each)}
+    begun = {(seen.namespace(each), seen.name(each)) for each in mine if any(map(pods.has_run, pods.statuses(each)))}
     sets = {seen.name(each) for each in survey.of_kind("daemonsets") if not _set_ready(each)}
     names_of_nodes = {seen.name(each) for each in machines}
     kept: list[tuple[str, seen.Event]] = []
     for thing in survey.of_kind("events"):
         about = thing.get("involvedObject") or thing.get("regarding") or {}
         key = (str(about.get("namespace") or ""), str(about.get("name") or ""))
+        if key in begun and thing.get("reason") in _BEFORE_IT_RUNS:
+            continue
         kind, uid = str(about.get("kind") or ""), about.get("uid")
         if _says_something(thing, kind, key, uid, unwell, sets, names_of_nodes, survey):
             event = seen.event_of(thing)
@@ -286,6 +282,10 @@ def _events(survey: Survey, mine: Sequence[Object], machines: Sequence[Object]) 
         counted[event.kind, event.name] += 1
         if counted[event.kind, event.name] <= EVENTS_A_THING:
             yield event
+
+
+_BEFORE_IT_RUNS: Final = frozenset({"FailedCreatePodSandBox", "FailedScheduling", "FailedMount", "FailedAttachVolume"})
+"""Events of what is over once a container of the pod has run."""
 
 
 def _says_something(
@@ -354,9 +354,9 @@ def _suspicious(node: Object) -> bool:
     labels = seen.labels(node)
     if labels.get(names.GPU_PRESENT) != "true":
         return False
-    capacity, offered = _offered(node, "capacity"), _offered(node, "allocatable")
+    capacity, offered = pods.offered(node)
     fewer = any(offered.get(resource, 0) < amount for resource, amount in capacity.items())
-    none = not any(capacity.values())
+    none = not capacity
     failed = any(labels.get(label) == value for label, value in _FAILED)
     return fewer or none or failed or not _node_ready(node)
 

@@ -104,11 +104,7 @@ def _waiting_finding(node: str, layer: Layer, pod: Object) -> Finding:
         title=f"{seen.labels(pod).get('app') or 'a pod'} is not ready, and nothing is known to fail",
         node=node,
         severity=Severity.WARNING,
-        evidence=(
-            findings.Evidence(
-                source=f"status of pod {space}/{name}" + (f", since {since}" if since else ""), excerpt=said
-            ),
-        ),
+        evidence=(findings.Evidence(source=f"status of pod {space}/{name}{since}", excerpt=said),),
         cause="it starts, or waits for what is not there; known failures were looked for and not found",
         confirm=f"kubectl describe pod -n {space} {name}; kubectl logs -n {space} {name} --all-containers --tail=50",
         fix=("wait if it was just created, else read what it waits for",),

@@ -17,7 +17,6 @@ from . import evidence as seen
 from . import pods
 from .evidence import Evidence, NodeFacts, Object
 from .findings import Layer
-from .match import number
 
 
 class State(enum.StrEnum):
@@ -100,12 +99,6 @@ class View:
         """A fact of the node; None if nobody looked."""
         return self.facts.facts.get(name)
 
-    def offered(self, part: str) -> dict[str, float]:
-        """NVIDIA's resources of the node."""
-        amounts = ((self.machine or {}).get("status") or {}).get(part) or {}
-        found = {name: number(amount) for name, amount in amounts.items() if name.startswith("nvidia.com/")}
-        return {name: amount for name, amount in found.items() if amount}
-
 
 def views(evidence: Evidence) -> dict[str, View]:
     """A view of every node that has a GPU, or may have one, in the evidence's order."""
@@ -127,7 +120,9 @@ def is_gpu_node(view: View) -> bool:
     if labels.get(names.GPU_PRESENT) == "true" or any(labels.get(each) == "true" for each in names.PCI_GPU_LABELS):
         return True
     operands = set(view.pods) - {Layer.OPERATOR}
-    return bool(operands or view.validator or view.offered("capacity") or view.facts.facts or view.facts.commands)
+    return bool(
+        operands or view.validator or any(pods.offered(view.machine or {})) or view.facts.facts or view.facts.commands
+    )
 
 
 # --- Proofs -----------------------------------------------------------------------------------------------------------
@@ -177,7 +172,7 @@ def _runtime(view: View) -> str:
 
 
 def _plugin(view: View) -> str:
-    capacity, offered = view.offered("capacity"), view.offered("allocatable")
+    capacity, offered = pods.offered(view.machine or {})
     if capacity and capacity == offered:
         return ", ".join(f"{name}: {amount:g}" for name, amount in sorted(offered.items())) + " on offer"
     return ""

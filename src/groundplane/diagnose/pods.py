@@ -130,6 +130,26 @@ def statuses(pod: Object) -> Iterator[Mapping[str, Any]]:
     return container_statuses(pod)
 
 
+def offered(node: Object) -> tuple[dict[str, float], dict[str, float]]:
+    """NVIDIA's resources of a node, as capacity and as allocatable.
+
+    Without what another resource has replaced: the kubelet keeps a capacity for a while, of which nothing is on offer
+    any more, after MIG or sharing has given GPUs another name.
+    """
+    status = _mapping(node, "status")
+    capacity, allocatable = (
+        {name: value for name, amount in _mapping(status, part).items() if _ours(name) and (value := number(amount))}
+        for part in ("capacity", "allocatable")
+    )
+    if allocatable and names.GPU_RESOURCE not in allocatable:
+        capacity.pop(names.GPU_RESOURCE, None)
+    return capacity, allocatable
+
+
+def _ours(resource: str) -> bool:
+    return resource.startswith("nvidia.com/")
+
+
 def _mapping(thing: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = thing.get(key)
     return found if isinstance(found, Mapping) else {}
