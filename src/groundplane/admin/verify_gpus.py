@@ -97,7 +97,7 @@ def _allocatable(view: View, name: str, node: Object) -> Finding | None:
         )
     want = wanted(labels)
     hardware = _hardware(view, name)
-    if not sum(have.values()) and (want is None or sum(number for number, _ in want.values())):
+    if not sum(have.values()) and (want is None or any(number for number, _ in want.values())):
         cause, fix = _nothing(view, name, node)
         return finding(
             "A68",
