@@ -166,17 +166,12 @@ def _is_archive(path: Path) -> bool:
 
 
 def _archive(path: Path) -> "Evidence":
-    import importlib
+    from ..diagnose import archive
 
     try:
-        archive: Any = importlib.import_module("groundplane.diagnose.archive")
-    except ModuleNotFoundError:
-        raise click.UsageError(f"{path} is an archive, which this release does not read: give its files") from None
-    try:
-        found: Evidence = archive.open(path)
-    except (ValueError, OSError) as error:
-        raise click.UsageError(f"{path}: {error}") from None
-    return found
+        return archive.open(path)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _live(
