@@ -108,7 +108,7 @@ class Installation:
         """Build the modules; the kernel's headers come from the repositories, unless they are there. RefusedError."""
         ctx = self.ctx
         if headers:
-            packages.headers(ctx, self.kernel, packages.update(ctx))
+            await packages.headers(ctx, self.kernel, packages.update(ctx))
         ctx.log(f"Compiling NVIDIA driver kernel modules with {self.options.max_threads} threads...")
         await ctx.clock.sleep(BUILD_S)
         if self.options.sign:

@@ -45,6 +45,7 @@ class Repository(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
     entitlement: bool = False
     kernels: tuple[str, ...] = (ANY,)
     unreadable_kernels: tuple[str, ...] = ()
+    seconds: float = 0.0
 
     def has(self, kernel: str) -> bool:
         """Whether it has a kernel's packages."""
@@ -126,7 +127,7 @@ def _entitled(ctx: ContainerContext) -> bool:
     return any(entry.suffix == ".pem" for folder in folders if folder.is_dir() for entry in folder.iterdir())
 
 
-def headers(ctx: ContainerContext, kernel: str, found: list[Repository]) -> None:
+async def headers(ctx: ContainerContext, kernel: str, found: list[Repository]) -> None:
     """Have what a build for a kernel needs. RefusedError."""
     ctx.log("Resolving Linux kernel version...")
     having = [each for each in found if each.has(kernel)]
@@ -138,5 +139,6 @@ def headers(ctx: ContainerContext, kernel: str, found: list[Repository]) -> None
         )
     ctx.log(f"Proceeding with Linux kernel version {kernel}")
     ctx.log("Installing Linux kernel headers...")
+    await ctx.clock.sleep(min(each.seconds for each in having))
     if all(kernel in each.unreadable_kernels for each in having):
         raise RefusedError("Could not locate Linux kernel version string")

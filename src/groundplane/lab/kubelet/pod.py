@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...cluster.config import Config
-from .. import nodeprograms, resources
+from .. import nodeprograms, pulls, resources
 from ..clock import parse_rfc3339, rfc3339
 from ..host import HostError
 from ..programs import CommandNotFoundError, Container, Mount, default_argv
@@ -312,7 +312,10 @@ class PodWorker:
             state.pull_failed = True
         state.waiting = waiting
         state.retry_at = now + wait
-        self._event(error.event, f"Error: {error.waiting.message}", warning=True, container=state.name)
+        told = f"Error: {error.waiting.message}"
+        if error.waiting.reason == "ErrImagePull":
+            told = f'Failed to pull image "{state.spec["image"]}": {error.waiting.message}'
+        self._event(error.event, told, warning=True, container=state.name)
 
     def _start(self, state: ContainerState, last: Process | None, nri_devices: tuple[str, ...]) -> None:
         """Start a container, with devices that NRI plugins gave it. WaitError if it cannot be made now."""
@@ -349,7 +352,11 @@ class PodWorker:
         """The container's image, pulled if the policy wants it. WaitError if there is none."""
         reference = spec["image"]
         policy = spec.get("imagePullPolicy") or "IfNotPresent"
-        image, present = self.kubelet.image(reference), reference in self.kubelet.runtime.images
+        refused = pulls.refusal(self.kubelet.host, reference)
+        if refused:
+            self.kubelet.runtime.images.discard(reference)
+        image = None if refused else self.kubelet.image(reference)
+        present = reference in self.kubelet.runtime.images
         if policy == "Never" or (policy == "IfNotPresent" and present and image is not None):
             if image is None or not present:
                 text = f'Container image "{reference}" is not present with pull policy of Never'
@@ -360,8 +367,7 @@ class PodWorker:
         self._event("Pulling", f'Pulling image "{reference}"', container=spec["name"])
         if image is None:
             cause = f'failed to resolve reference "{reference}": {reference}: not found'
-            text = f'failed to pull and unpack image "{reference}": {cause}'
-            raise WaitError("ErrImagePull", text)
+            raise WaitError("ErrImagePull", refused or f'failed to pull and unpack image "{reference}": {cause}')
         self.kubelet.runtime.images.add(reference)
         self._event("Pulled", f'Successfully pulled image "{reference}"', container=spec["name"])
         return image

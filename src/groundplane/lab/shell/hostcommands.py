@@ -49,8 +49,9 @@ def _systemctl(ctx: ContainerContext, arguments: list[str]) -> int:
     services = {"containerd": "containerd", "crio": "cri-o", "docker": "docker"}
     if arguments == ["daemon-reload"]:
         return 0
-    if arguments[:1] == ["show"]:  # whatever else is asked for is not installed
-        ctx.log("LoadState=not-found\nActiveState=inactive\nUnitFileState=\nType=")
+    if arguments[:1] == ["show"]:
+        units = [word for word in arguments[1:] if not word.startswith("-")]
+        ctx.log("\n\n".join(_unit(ctx.host, unit) for unit in units))
         return 0
     if len(arguments) == 2 and arguments[0] == "restart":
         service = arguments[1].removesuffix(".service")
@@ -61,6 +62,22 @@ def _systemctl(ctx: ContainerContext, arguments: list[str]) -> int:
         return 5
     ctx.error(f"systemctl: the lab knows restart, show and daemon-reload, not {' '.join(arguments)!r}")
     return 1
+
+
+UNITS: Final = "/etc/systemd/system"
+STATES: Final = "/run/systemd/units"
+"""Where the lab's machines keep how a unit stands: `active`, `inactive` or `failed`, a file each; as it is installed,
+it is active."""
+
+
+def _unit(host: SimulatedHost, unit: str) -> str:
+    """How a service stands; whatever has no unit file is not installed."""
+    name = unit.removesuffix(".service")
+    if not host.root.exists(f"{UNITS}/{name}.service"):
+        return f"Id={name}.service\nLoadState=not-found\nActiveState=inactive\nUnitFileState=\nType="
+    file = f"{STATES}/{name}"
+    state = host.root.read_text(file).strip() if host.root.exists(file) else "active"
+    return f"Id={name}.service\nLoadState=loaded\nActiveState={state}\nUnitFileState=enabled\nType=simple"
 
 
 def _config(words: tuple[str, ...], read: Callable[[SimulatedHost], Mapping[str, Any]]) -> "Run":

@@ -1,6 +1,10 @@
 """Stand-in for nvidia-smi: replaced by nothing, it belongs to the driver; prints what scripts and people ask it for."""
 
+from collections.abc import Mapping, Sequence
+
 from ...node.devices.models import cuda_version
+from ...node.devices.simfile import Card, FabricEntry
+from ..host import Gpu
 from ..programs import ContainerContext
 
 NO_DRIVER = (
@@ -9,8 +13,30 @@ NO_DRIVER = (
 )
 
 
+DEFECTS = {
+    "power": (8, "Unable to use {gpu}: Insufficient External Power. Attach the power cables of the board"),
+    "interrupts": (10, "Unable to use {gpu}: Interrupt Request Issue. The interrupts of the GPU do not arrive"),
+    "inforom": (14, "WARNING: infoROM is corrupted at gpu {gpu}"),
+}
+"""How the tool ends, and what it says, where something is wrong with a board that answers."""
+
+
 async def run(ctx: ContainerContext) -> int:
-    """`nvidia-smi`, `-L`, `--version`, `--query-gpu=FIELDS --format=csv[,noheader]`."""
+    """`nvidia-smi`, `-q`, `-L`, `--version`, `--query-gpu=FIELDS --format=csv[,noheader]`.
+
+    It ends with the status of what is wrong with a GPU, if something is.
+    """
+    code = _print(ctx)
+    if code == 0:
+        cards = ctx.host.machine.read().cards
+        for gpu in ctx.devices or ctx.host.gpus:
+            if gpu.uuid in cards and (found := DEFECTS.get(cards[gpu.uuid].entry.defect)) is not None:
+                code = found[0]
+                ctx.log(found[1].format(gpu=gpu.pci_address.upper()))
+    return code
+
+
+def _print(ctx: ContainerContext) -> int:
     version = ctx.host.driver_version
     if version is None:
         ctx.log(NO_DRIVER)
@@ -44,6 +70,8 @@ async def run(ctx: ContainerContext) -> int:
                 ctx.log(f'Field "{unknown[0]}" is not a valid field to query.')
                 return 2
             ctx.log(", ".join(fields[name] for name in names))
+    elif "-q" in ctx.argv:
+        _query(ctx, gpus, cards, version)
     elif "-L" in ctx.argv:
         for gpu in gpus:
             ctx.log(f"GPU {gpu.index}: {gpu.model.product} (UUID: {gpu.uuid})")
@@ -57,9 +85,34 @@ async def run(ctx: ContainerContext) -> int:
     return 0
 
 
+def _query(ctx: ContainerContext, gpus: Sequence[Gpu], cards: Mapping[str, Card], version: str) -> None:
+    """What `-q` tells of each GPU, as far as people and programs ask the lab's for it."""
+    ctx.log(f"Driver Version                            : {version}")
+    ctx.log(f"CUDA Version                              : {cuda_version(version)}")
+    ctx.log(f"\nAttached GPUs                             : {len(gpus)}")
+    for gpu in gpus:
+        fabric = cards[gpu.uuid].entry.fabric if gpu.uuid in cards else None
+        state = {"completed": "Completed", "inProgress": "In Progress", "notStarted": "Not Started"}
+        ctx.log(f"GPU {gpu.pci_address.upper()}\n    Product Name                          : {gpu.model.product}")
+        ctx.log(f"    GPU UUID                              : {gpu.uuid}\n    Fabric")
+        ctx.log(f"        State                             : {state[fabric.state] if fabric else 'N/A'}")
+        ctx.log(f"        Status                            : {_status(fabric)}")
+
+
+def _status(fabric: FabricEntry | None) -> str:
+    if fabric is None or fabric.state != "completed":
+        return "N/A"
+    return "Success" if fabric.status == "SUCCESS" else fabric.status
+
+
 async def on_host(ctx: ContainerContext) -> int:
     """The host's own nvidia-smi, which works only with the host's own libraries."""
     version = ctx.host.driver_version
+    if not ctx.host.host_libraries():
+        ctx.log(
+            "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please make sure that it is installed"
+        )
+        return 12
     if version is not None and version not in ctx.host.host_libraries():
         ctx.log("Failed to initialize NVML: Driver/library version mismatch")
         return 18

@@ -75,7 +75,8 @@ class GpuEntry(_Part, frozen=True):
 
     `lost`: it has fallen off the bus. `present: false`: it is not on the bus at all, and has no index.
     `events: false`: it tells no events. `busy`: a client of the driver uses it. `reset_less`: its MIG mode changes
-    without a reset, as from Hopper on. `subsystem_id` is the board's, such as `0x14A910DE`.
+    without a reset, as from Hopper on. `subsystem_id` is the board's, such as `0x14A910DE`. `defect` is what is wrong
+    with the board though it answers: its InfoROM is corrupt, it lacks external power, its interrupts do not arrive.
     """
 
     model: str
@@ -95,6 +96,7 @@ class GpuEntry(_Part, frozen=True):
     busy: bool = False
     reset_less: bool | None = None
     subsystem_id: str | None = None
+    defect: Literal["none", "inforom", "power", "interrupts"] = "none"
 
 
 class Links(_Part, frozen=True):

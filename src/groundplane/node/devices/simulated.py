@@ -401,6 +401,14 @@ class Machine:
         """Let a client of the driver use a GPU, or no longer."""
         self._set(gpu, busy=busy)
 
+    def set_defect(self, gpu: int | str, defect: str) -> None:
+        """Let something be wrong with a board though it answers: `inforom`, `power`, `interrupts`; or `none`."""
+        self._set(gpu, defect=defect)
+
+    def set_fabric(self, gpu: int | str, state: str | None) -> None:
+        """Let a GPU join the NVLink fabric (`completed`), or not yet (`inProgress`, `notStarted`); None: it has none."""
+        self._set(gpu, fabric=None if state is None else simfile.FabricEntry(state=state))  # type: ignore[arg-type]
+
     def set_events(self, gpu: int | str, supported: bool) -> None:
         """Say whether a GPU tells events; a watch that is there already keeps what it was told."""
         self._set(gpu, events=supported)

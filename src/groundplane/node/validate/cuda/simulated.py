@@ -124,6 +124,10 @@ class SimulatedCuda:
         self._targets = tuple(self._choose(machine))
         if not self._targets:
             raise CudaError("cuInit", results.NO_DEVICE)
+        if any(
+            fabric is not None and not fabric.completed for fabric in (each.card.gpu.fabric for each in self._targets)
+        ):
+            raise CudaError("cuInit", results.SYSTEM_NOT_READY)
         return machine.inventory.cuda_version
 
     def devices(self) -> list[Device]:
