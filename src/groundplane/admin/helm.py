@@ -245,6 +245,33 @@ def _of_archive(path: Path, name: str) -> bytes:
         return stream.read()
 
 
+def definitions(path: Path) -> list[Document]:
+    """The CustomResourceDefinitions of a chart's folder ``crds``, which Helm installs once and never updates.
+
+    Raises :class:`ChartNotFound` for what is no chart.
+    """
+    found: list[Document] = []
+    try:
+        for text in _definition_texts(path):
+            found += [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if isinstance(each, dict)]
+    except (OSError, tarfile.TarError, yaml.YAMLError) as error:
+        raise ChartNotFound(f"the definitions of {path} cannot be read: {error}") from None
+    return [each for each in found if each.get("kind") == "CustomResourceDefinition"]
+
+
+def _definition_texts(path: Path) -> Iterator[bytes]:
+    if path.is_dir():
+        yield from (each.read_bytes() for each in sorted((path / "crds").glob("*.y*ml")))
+        return
+    with tarfile.open(path) as archive:
+        for member in archive:
+            parts = member.name.split("/")
+            if len(parts) == 3 and parts[1] == "crds" and parts[2].endswith((".yaml", ".yml")):
+                stream = archive.extractfile(member)
+                if stream is not None:
+                    yield stream.read()
+
+
 def versions(repository: str, name: str, timeout_s: float = 20.0) -> tuple[str, ...]:
     """The versions of a chart that a repository has, newest first. Raises :class:`Unreachable`."""
     address = f"{repository.rstrip('/')}/index.yaml"

@@ -1,0 +1,247 @@
+"""``groundplane upgrade``: what an upgrade of the operator means for a cluster, and making it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from . import reach
+
+if TYPE_CHECKING:
+    from ..admin.helm import Chart, Helm
+    from ..admin.nodelook import NodeLook
+    from ..admin.upgrades import Charts, UpgradePlan, Wanted
+    from ..cluster.client import Client
+    from ..diagnose.survey import Survey
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
+asked = _all(
+    click.option("--to", "target", metavar="VERSION", required=True, help="The release to go to, such as v26.7.0."),
+    click.option("--name", default="", metavar="NAME", help="The release's name [the only one there is]."),
+    click.option("--chart", metavar="REF", default="", help="The target's chart: a folder, a .tgz, oci://..., a name."),
+    click.option("--repository", metavar="URL", default="", help="The repository that has the chart of that name."),
+    click.option("-f", "--values", "files", metavar="FILE", multiple=True, help="More values, over the release's own."),
+    click.option("--keep", metavar="PATH", multiple=True, help="A value that stays as it is, such as driver.version."),
+    click.option("--canary-label", "canary", metavar="KEY=VALUE", default="", help="GPU nodes whose drivers go first."),
+    click.option("--no-hooks", is_flag=True, help="Run no hook of the chart: for one whose image cannot be pulled."),
+    click.option(
+        "--matrix", "matrix_file", metavar="FILE", type=click.Path(path_type=Path), help="A newer support matrix."
+    ),
+    click.option(
+        "--helm", "executable", metavar="FILE", default="", help="A helm to use [in this process, else helm]."
+    ),
+    click.option("-a", "--all", "everything", is_flag=True, help="Print all nodes and all evidence."),
+)
+
+
+@click.group("upgrade")
+def command() -> None:
+    """Upgrade the GPU operator: see what it means for this cluster, then make it."""
+
+
+@command.command("plan")
+@reach.cluster_options
+@asked
+@click.option(
+    "--snapshot", metavar="PATH", help="Plan for what kubectl printed: a file, a folder, an archive, - for stdin."
+)
+@click.option("--no-chart", is_flag=True, help="Fetch no chart; plan by what groundplane knows of the release.")
+@click.option("--node-pods", is_flag=True, help="Have GPU nodes try to pull the target's images, by short-lived pods.")
+@click.option("--node-image", metavar="IMAGE", default="", help="Image of these pods: groundplane's, in your registry.")
+@click.option(
+    "--write-values",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the merged values file, as it is: with its secrets, for its owner only.",
+)
+@click.option("--images", is_flag=True, help="Also list every image and package that is needed.")
+@reach.html_option
+@reach.output_option
+def plan(**given: Any) -> None:
+    """Say what an upgrade means for this cluster. Changes nothing, but for the pods that --node-pods allows.
+
+    Exits with 0 if all is well, 4 with warnings or things that could not be looked at, 3 with a failure: no go.
+    """
+    if given["snapshot"] and given["node_pods"]:
+        raise click.UsageError("--snapshot asks no cluster: give it without --node-pods")
+    survey, made = told(lambda: _offline(given) if given["snapshot"] else _planned(given))
+    write(made, survey, given)
+    if given["output"] == "text":
+        from ..admin import upgrade_view
+
+        for line in upgrade_view.text(made, images=given["images"], everything=given["everything"]):
+            click.echo(line)
+        reach.leave(made.findings)
+    reach.report(made.findings, given["output"], kind="UpgradePlan", about=document(made, survey))
+
+
+T = TypeVar("T")
+
+
+def told(work: Callable[[], T]) -> T:
+    """Do something; the errors of upgrades and of Helm end as one sentence."""
+    from ..admin import helm, plans, upgrades
+    from ..admin.hops import VersionError
+    from ..diagnose.archive import ArchiveError
+
+    try:
+        return work()
+    except (helm.HelmError, upgrades.UpgradeError, VersionError, ArchiveError, plans.JournalError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def document(made: "UpgradePlan", survey: "Survey") -> dict[str, Any]:
+    """The plan as ``reach.report`` says it."""
+    from ..admin import upgrade_view
+
+    return upgrade_view.about(made, survey.server)
+
+
+def write(made: "UpgradePlan", survey: "Survey", given: dict[str, Any]) -> None:
+    """Write the files that were asked for."""
+    from ..admin import upgrade_view
+    from ..diagnose import html
+    from ..node.hostroot import write_atomic
+
+    try:
+        if given.get("write_values") is not None:
+            write_atomic(given["write_values"], upgrade_view.values_file(made).encode(), mode=0o600)
+            click.echo(f"values for {made.wanted.target}: {given['write_values']}", err=True)
+        if given.get("html") is not None:
+            html.write(given["html"], upgrade_view.page(made, survey.server))
+    except OSError as error:
+        raise click.ClickException(f"it cannot be written: {error}") from None
+
+
+def wanted_of(given: dict[str, Any]) -> "Wanted":
+    """What the command line asks for. Raises :class:`click.UsageError`."""
+    from ..admin import canary, helm, matrix, trees, upgrades, values_file
+    from ..admin.hops import Version
+
+    try:
+        target = Version.parse(given["target"])
+        overrides: dict[str, Any] = {}
+        for path in given["files"]:
+            found = values_file.read(Path(path).read_text(encoding="utf-8"), path)
+            overrides = trees.layer(overrides, found.tree)
+        if given["canary"]:
+            canary.parse(given["canary"])
+        chart = _chart(given, target)
+        read = matrix.load(given["matrix_file"])
+    except (ValueError, OSError, helm.HelmError) as error:
+        raise click.UsageError(str(error)) from None
+    release = f"{given['namespace']}/{given['name']}" if given["name"] else ""
+    hooks = not given["no_hooks"]
+    return upgrades.Wanted(
+        target, read, release, chart, overrides, given["keep"], given["canary"], hooks, given["files"]
+    )
+
+
+def _chart(given: dict[str, Any], target: Any) -> "Chart | None":
+    from ..admin import helm
+
+    if not (given["chart"] or given["repository"]):
+        return None
+    local = bool(given["chart"]) and not given["repository"] and not given["chart"].startswith("oci://")
+    return helm.chart_of(given["chart"] or helm.NVIDIA_CHART, "" if local else str(target), given["repository"])
+
+
+def _offline(given: dict[str, Any]) -> "tuple[Survey, UpgradePlan]":
+    from ..admin import sources, upgrades
+
+    wanted = wanted_of(given)
+    survey = sources.survey_of(given["snapshot"])
+    chart = wanted.chart
+    if chart is None or given["no_chart"]:
+        return survey, upgrades.plan(wanted, survey)
+    from ..admin import helm
+
+    maker = helm.choose(executable=given["executable"])
+    return survey, reach.run(with_chart(maker, wanted._replace(chart=chart), survey))
+
+
+def _planned(given: dict[str, Any]) -> "tuple[Survey, UpgradePlan]":
+    where = reach.config(given["kubeconfig"], given["context"])
+    return reach.run(_live(where, given))
+
+
+async def _live(where: Any, given: dict[str, Any]) -> "tuple[Survey, UpgradePlan]":
+    from ..admin import helm, upgrades
+    from ..cluster.client import Client
+    from ..diagnose import survey
+
+    wanted = wanted_of(given)
+    async with Client(where) as client:
+        seen = await survey.live(client, upgrades.KINDS, namespace=given["namespace"])
+        wanted = with_default_chart(wanted, seen)
+        made = None
+        if wanted.chart is not None and not given["no_chart"]:
+            try:
+                maker = helm.choose(given["kubeconfig"], given["context"], executable=given["executable"])
+                made = await with_chart(maker, wanted, seen)
+            except helm.HelmError as error:
+                if given["chart"] or given["repository"]:
+                    raise
+                click.echo(f"planned without the chart of {wanted.target}: {error}", err=True)
+        made = made or upgrades.plan(wanted, seen)
+        if given["node_pods"]:
+            looked = await _pull(client, made, given)
+            made = upgrades.plan(wanted, seen, made.charts, looked.facts, looked.unread)
+    return seen, made
+
+
+def with_default_chart(wanted: "Wanted", seen: "Survey") -> "Wanted":
+    """The chart of the target: the one that was named; for NVIDIA's releases the one of NVIDIA's repository."""
+    from ..admin import helm, releases, upgrades
+
+    if wanted.chart is not None or upgrades.running(seen, wanted.release).maker != releases.NVIDIAS:
+        return wanted
+    return wanted._replace(chart=helm.chart_of("", str(wanted.target)))
+
+
+async def with_chart(maker: "Helm", wanted: "Wanted", seen: "Survey") -> "UpgradePlan":
+    """The plan, with the chart at hand: its own values, and its objects under the merged ones."""
+    from ..admin import upgrades
+
+    assert wanted.chart is not None
+    first = upgrades.plan(wanted, seen, await charts_of(maker, wanted))
+    if first.review.refused:
+        return first
+    revision = first.revision
+    rendered = await maker.render(wanted.chart, revision.name, revision.namespace, first.values, upgrade=True)
+    return upgrades.plan(wanted, seen, first.charts._replace(rendered=tuple(rendered)))
+
+
+async def charts_of(maker: "Helm", wanted: "Wanted") -> "Charts":
+    """What the target's chart has."""
+    from ..admin import helm, upgrades
+
+    assert wanted.chart is not None
+    path = await maker.fetch(wanted.chart)
+    return upgrades.Charts(await maker.defaults(wanted.chart), None, tuple(helm.definitions(path)))
+
+
+async def _pull(client: "Client", made: "UpgradePlan", given: dict[str, Any]) -> "NodeLook":
+    from ..admin import nodelook
+
+    return await nodelook.look(
+        client,
+        [node for pool in made.pools for node in pool.nodes],
+        namespace=given["namespace"],
+        ways=[nodelook.Way.PODS],
+        image=given["node_image"],
+        pull=[each.reference for each in made.needed.images],
+        tell=lambda text: click.echo(text, err=True),
+    )
