@@ -15,6 +15,10 @@ MODULES = [
     "bench.lab",
     "bench.operator",
     "bench.upgrade",
+    "bench.preflight",
+    "bench.verify",
+    "bench.drift",
+    "bench.doctor",
 ]
 
 

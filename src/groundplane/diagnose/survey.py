@@ -225,8 +225,9 @@ def _ordered(items: Iterable[Object]) -> tuple[Object, ...]:
     return tuple(sorted(items, key=key))
 
 
-PAGE: Final = 1000
+PAGE: Final = 500
 """Objects of an answer; a listing of thousands is read in pages so that memory holds one page of raw text."""
+_OBJECT: Final = msgspec.json.Decoder(Object)
 
 
 async def live(
@@ -290,11 +291,16 @@ async def _read(
     shared: dict[bytes, Any] = {}
     try:
         while True:
-            part = await client.page(read.kind, place, fields=read.fields or None, limit=PAGE, more=more)
-            for item in part.items:
+            part = await client.page(
+                read.kind, place, fields=read.fields or None, limit=PAGE, more=more, view=msgspec.Raw
+            )
+            for raw in part.items:  # one at a time, so that memory never holds a page of whole objects
+                item = _OBJECT.decode(raw)
+                item.setdefault("apiVersion", read.kind.api_version)
+                item.setdefault("kind", read.kind.kind)
                 read.reduce(item)
                 _share(item, shared)
-            items += part.items
+                items.append(item)
             more = part.more
             if not more:
                 break
