@@ -83,6 +83,7 @@ def run_script(home: LabHome, text: str) -> tuple[int, str]:
 def home(tmp_path: Path) -> Iterator[LabHome]:
     home = LabHome(tmp_path)
     shutil.copytree(ROOT / "tests/data/clusterpolicy", tmp_path / "tests/data/clusterpolicy")
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
     try:
         yield home
     finally:
@@ -91,7 +92,8 @@ def home(tmp_path: Path) -> Iterator[LabHome]:
 
 
 @pytest.mark.parametrize(
-    ("document", "least"), [("tutorial.md", 20), ("mig.md", 6), ("metrics.md", 4), ("driver-upgrades.md", 8)]
+    ("document", "least"),
+    [("tutorial.md", 7), ("lab-tour.md", 20), ("mig.md", 6), ("metrics.md", 4), ("driver-upgrades.md", 8)],
 )
 def test_a_documents_commands_do_what_it_says(home: LabHome, document: str, least: int) -> None:
     found = steps((ROOT / "docs" / document).read_text(encoding="utf-8"))
@@ -105,7 +107,15 @@ def test_a_documents_commands_do_what_it_says(home: LabHome, document: str, leas
 
 @pytest.mark.parametrize(
     "document",
-    ["README.md", "docs/lab.md", "docs/tutorial.md", "docs/mig.md", "docs/metrics.md", "docs/driver-upgrades.md"],
+    [
+        "README.md",
+        "docs/lab.md",
+        "docs/tutorial.md",
+        "docs/lab-tour.md",
+        "docs/mig.md",
+        "docs/metrics.md",
+        "docs/driver-upgrades.md",
+    ],
 )
 def test_links_lead_somewhere(document: str) -> None:
     """Files that these documents point to exist."""

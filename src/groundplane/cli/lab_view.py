@@ -273,7 +273,7 @@ NEXT = """
 Try next:
   .venv/bin/groundplane lab up        a lab that stays, for kubectl
   .venv/bin/groundplane render -f tests/data/clusterpolicy/26.7.0-nri.yaml
-  docs/tutorial.md                    a first hour with the lab
+  docs/lab-tour.md                    a first hour with the lab
   docs/mig.md, docs/metrics.md        MIG layouts, and what the figures mean"""
 LOOK = """
 To find out why, start a lab of these nodes that stays, and look with kubectl:
