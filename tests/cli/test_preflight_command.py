@@ -187,6 +187,7 @@ MISTAKES = [
     (["--root", "/host"], "--root is for --on-node"),
     (["--node-image", "x"], "are for --node-pods"),
     (["--reach", "http://x"], "are for --on-node and --node-pods"),
+    (["--on-node", "--reach", "https://me:secret@mirror/x"], "without user and password"),
     (["--snapshot", "-", "--values", "-"], "standard input can be read once"),
     (["--values", "broken.yaml"], "broken.yaml, line 3"),
     (["--values", "list.yaml"], "found a list"),

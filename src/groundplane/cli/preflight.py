@@ -109,6 +109,8 @@ class Options(NamedTuple):
             raise click.UsageError("--node-image and --pull-secret are for --node-pods")
         if (self.addresses or self.no_network) and not (self.on_node or self.node_pods):
             raise click.UsageError("--reach and --no-network are for --on-node and --node-pods")
+        if any("@" in address.partition("//")[2].partition("/")[0] for address in self.addresses):
+            raise click.UsageError("--reach takes addresses without user and password: they would be shown")
         if [*self.values_files, *self.snapshot].count("-") > 1:
             raise click.UsageError("standard input can be read once only")
 

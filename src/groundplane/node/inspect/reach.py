@@ -84,12 +84,18 @@ async def look(process: Process, view: View, urls: Sequence[str], images: Sequen
         tries = [reacher.url(session, each) for each in urls] + [reacher.image(session, each) for each in images]
         found = [msgspec.to_builtins(each) for each in await asyncio.gather(*tries)]
     if urls:
-        view.tell("reach", dict(zip(urls, found, strict=False)))
+        view.tell("reach", dict(zip(map(_without_credentials, urls), found, strict=False)))
     if images:
         view.tell("pull", dict(zip(images, found[len(urls) :], strict=True)))
     if reacher.skews:
         nearest: float = min(reacher.skews, key=_distance)
         view.tell("clock_skew_s", round(nearest, 1))
+
+
+def _without_credentials(url: str) -> str:
+    """An address as it may be told."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if "@" in parts.netloc else url
 
 
 def _distance(skew: float) -> float:
@@ -160,10 +166,14 @@ class _Reacher:
                 url, headers=headers, ssl=self._tls, proxy=self._proxy(url), allow_redirects=not headers
             ) as response:
                 tried.status = response.status
+                if response.status == 407:
+                    tried.problem = _PROXY_ASKS
                 self._compare(response.headers.get("Date", ""))
                 return tried, {name.lower(): value for name, value in response.headers.items()}
         except TimeoutError:
             tried.problem = f"no answer within {TIMEOUT_S:g} s: a firewall, or no route"
+        except aiohttp.ClientHttpProxyError as error:
+            tried.problem = _PROXY_ASKS if error.status == 407 else f"the proxy answers {error.status}"
         except aiohttp.ClientConnectorCertificateError as error:
             tried.problem = f"its certificate is not trusted: {error.certificate_error}"
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -202,7 +212,11 @@ _VERDICTS: Final = {
     401: "it asks for credentials: the registry is reached, a pull secret is needed",
     403: "it refuses: a pull secret, or a licence, is needed",
     404: "the registry has no such image or tag",
+    429: "too many requests from here: log in with a pull secret, or mirror the image",
 }
+
+
+_PROXY_ASKS: Final = "the proxy asks for credentials: give them in the proxy's address on the node"
 
 
 def _proxies(env: Mapping[str, str]) -> dict[str, str]:
