@@ -365,7 +365,7 @@ def plan(wanted: Wanted, survey: Survey, maker: str) -> plans.Plan:
             id="defaults",
             title="Save the chart's own values",
             changes=f"{defaults_file(wanted)} on this machine",
-            commands=(shlex.join(["helm", "show", "values", *_reference(wanted.chart)]) + " > FILE",),
+            commands=(shlex.join(["helm", "show", "values", *reference(wanted.chart)]) + " > FILE",),
         ),
         plans.Step(
             id="helm",
@@ -387,14 +387,15 @@ def plan(wanted: Wanted, survey: Survey, maker: str) -> plans.Plan:
     return plans.Plan(title=f"Install {wanted.chart} as {wanted.where}", steps=tuple(steps), facts=facts)
 
 
-def _reference(chart: helm.Chart) -> list[str]:
+def reference(chart: helm.Chart) -> list[str]:
+    """The words by which a helm command names a chart."""
     repository = ["--repo", chart.repository] if chart.repository else []
     return [chart.reference, *repository, *([] if chart.is_local else ["--version", chart.version])]
 
 
 def command(wanted: Wanted) -> str:
     """The ``helm install`` that a person would type; values by their files, never by what is in them."""
-    words = ["helm", "install", wanted.release, *_reference(wanted.chart), "--namespace", wanted.namespace]
+    words = ["helm", "install", wanted.release, *reference(wanted.chart), "--namespace", wanted.namespace]
     for file in wanted.value_files:
         words += ["--values", file]
     for each in wanted.sets:

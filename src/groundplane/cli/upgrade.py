@@ -1,18 +1,23 @@
 """``groundplane upgrade``: what an upgrade of the operator means for a cluster, and making it."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from . import output as printing
 from . import reach
 
 if TYPE_CHECKING:
     from ..admin.helm import Chart, Helm
     from ..admin.nodelook import NodeLook
+    from ..admin.plans import Plan
+    from ..admin.upgrade_run import Limits, Run
     from ..admin.upgrades import Charts, UpgradePlan, Wanted
     from ..cluster.client import Client
+    from ..diagnose.findings import Finding
     from ..diagnose.survey import Survey
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -245,3 +250,175 @@ async def _pull(client: "Client", made: "UpgradePlan", given: dict[str, Any]) ->
         pull=[each.reference for each in made.needed.images],
         tell=lambda text: click.echo(text, err=True),
     )
+
+
+@command.command("run")
+@reach.cluster_options
+@asked
+@click.option(
+    "--timeout", default=1800, show_default=True, type=click.IntRange(min=1), help="Seconds that Helm may wait."
+)
+@click.option(
+    "--driver-timeout",
+    default=3600,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Seconds without any progress of drivers after which the run gives up; it can be taken up again.",
+)
+@click.option("--no-cuda-test", is_flag=True, help="Do not run the CUDA test at the end.")
+@click.option("--cuda-image", metavar="IMAGE", default="", help="Image of the CUDA test.")
+@click.option("--test-namespace", default="default", show_default=True, help="Where the CUDA test's pods are made.")
+@click.option("--no-metrics", is_flag=True, help="Do not ask exporters and nvidia-smi for the baseline before.")
+@click.option("--force", is_flag=True, help="Upgrade in spite of findings that fail.")
+@click.option("--recover", is_flag=True, help="Clear a release first that an interrupted helm has left pending.")
+@click.option("--dry-run", is_flag=True, help="Judge and print the plan; change nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@reach.output_option
+def run(**given: Any) -> None:
+    """Upgrade the operator: keep what is, upgrade the chart, watch every driver, verify, compare.
+
+    An interrupted run goes on where it was when it is repeated. Exits with 0 if all is well, 4 with warnings, 3 with a
+    failure, 1 if it could not be done.
+    """
+    told(lambda: reach.run(_run(given)))
+
+
+async def _run(given: dict[str, Any]) -> None:
+    from ..admin import helm, plans, upgrade_run, upgrades
+    from ..cluster.client import Client
+    from ..diagnose import survey
+
+    where = reach.config(given["kubeconfig"], given["context"])
+    maker = helm.choose(given["kubeconfig"], given["context"], executable=given["executable"])
+    wanted = wanted_of(given)
+    async with Client(where) as client:
+        seen = await survey.live(client, upgrades.KINDS, namespace=given["namespace"])
+        server = seen.server
+        asked_for = _asked(given, wanted)
+        limits = limits_of(given)
+        found = upgrade_run.interrupted(server, *_names(seen, wanted.release))
+        if found is not None:
+            chosen = upgrade_run.resumed(found, asked_for, server)
+            click.echo(f"{chosen.plan.title} was interrupted: it goes on", err=True)
+        else:
+            chosen = await _new(maker, wanted, seen, asked_for, given)
+        journal = plans.Journal(_journal(server, chosen), chosen.plan)
+        show(chosen.plan, journal.done, given)
+        if given["dry_run"]:
+            return
+        if not given["yes"]:
+            click.confirm("Go on?", abort=True, err=True)
+        await carry_out(client, maker, chosen, server, limits, given["output"], given["everything"], "Upgrade")
+
+
+def _names(seen: "Survey", release: str) -> tuple[str, str]:
+    from ..admin import upgrades
+
+    namespace, _, name = (release or upgrades.running(seen).where).partition("/")
+    return namespace, name
+
+
+def _journal(server: str, chosen: "Run") -> Path:
+    from ..admin import upgrade_run
+
+    return upgrade_run.place(server, chosen.namespace, chosen.name) / "journal.json"
+
+
+def _asked(given: dict[str, Any], wanted: "Wanted") -> str:
+    from ..admin import upgrade_run
+
+    chart = list(wanted.chart) if wanted.chart is not None else []
+    words = (str(wanted.target), wanted.release, chart, dict(wanted.overrides), list(wanted.keep), wanted.canary)
+    return upgrade_run.fingerprint("upgrade", *words, wanted.hooks, given["no_cuda_test"])
+
+
+def limits_of(given: dict[str, Any]) -> "Limits":
+    """How long is waited for what."""
+    from ..admin import cudatest, cudatest_plan, upgrade_run
+
+    options = cudatest.Options(
+        namespace=given["test_namespace"], image=given["cuda_image"] or cudatest_plan.SAMPLE_IMAGE
+    )
+    return upgrade_run.Limits(
+        helm_s=given["timeout"],
+        drivers_s=given["driver_timeout"],
+        cuda=not given["no_cuda_test"],
+        cuda_options=options,
+        metrics=not given["no_metrics"],
+        recover=given["recover"],
+    )
+
+
+async def _new(
+    maker: "Helm", wanted: "Wanted", seen: "Survey", asked_for: str, given: dict[str, Any]
+) -> "Run":  # fmt: skip
+    """Plan an upgrade; it is refused if something fails, unless it is forced."""
+    from ..admin import upgrade_run, upgrades
+
+    wanted = with_default_chart(wanted, seen)
+    if wanted.chart is None:
+        raise click.UsageError("--chart: say which chart of groundplane's to upgrade to: a folder, a .tgz, oci://...")
+    made = await with_chart(maker, wanted, seen)
+    if made.path.action == "none" and not made.wanted.overrides:
+        raise upgrades.UpgradeError(f"{made.revision.where} is {made.source} already: nothing to do")
+    findings = [each for each in made.findings if not (each.id == "A96" and given["recover"])]
+    stop(findings, given)
+    if len(made.path.hops) > 1:
+        first = made.path.hops[0].target
+        raise upgrades.UpgradeError(
+            f"from {made.source} to {wanted.target} are {len(made.path.hops)} hops: begin with --to {first}; "
+            "groundplane upgrade plan shows all"
+        )
+    return upgrade_run.of_plan(made, seen, asked_for, limits_of(given))
+
+
+def stop(findings: "Sequence[Finding]", given: dict[str, Any]) -> None:
+    """Print what is serious; end if something fails, unless it is forced. Nothing has been changed."""
+    from ..diagnose import findings as shape
+
+    serious = [each for each in findings if each.outcome in (shape.Outcome.FAIL, shape.Outcome.WARN)]
+    for line in shape.text(serious):
+        click.echo(line, err=given["output"] != "text")
+    failed = [each for each in findings if each.outcome is shape.Outcome.FAIL]
+    if failed and not (given["force"] or given["dry_run"]):
+        click.echo(f"{len(failed)} findings fail: nothing was changed. Mend them, or give --force.", err=True)
+        sys.exit(int(shape.ExitCode.FAIL))
+
+
+def show(plan: "Plan", done: "Iterable[str]", given: dict[str, Any]) -> None:
+    """Print a plan before anything is changed."""
+    if given["output"] == "text":
+        click.echo("\n".join(plan.text(done)))
+    elif given["dry_run"]:
+        printing.documents([plan.document()], given["output"])
+
+
+async def carry_out(
+    client: "Client",
+    maker: "Helm",
+    chosen: "Run",
+    server: str,
+    limits: "Limits",
+    output: str,
+    everything: bool,
+    kind: str,
+) -> None:
+    """Carry a run out, and report what its steps have found. Exits with the findings' code."""
+    from ..admin import helm, plans, upgrade_run
+
+    class Lines(plans.Told):
+        def begins(self, step: plans.Step, number: int, of: int) -> None:
+            click.echo(f"[{number}/{of}] {step.title}", err=True)
+
+        def skipped(self, step: plans.Step, number: int, of: int) -> None:
+            click.echo(f"[{number}/{of}] {step.title}: done before", err=True)
+
+    journal = upgrade_run.begin(chosen, server)
+    work = upgrade_run.Work(client, maker, chosen, journal, limits, lambda text: click.echo(text, err=True))
+    try:
+        await plans.carry_out(chosen.plan, work.steps, journal, Lines())
+    except (upgrade_run.RunError, helm.HelmError) as error:
+        raise click.ClickException(str(error)) from None
+    upgrade_run.end(server, chosen)
+    about = {"release": chosen.where, "source": chosen.source, "target": chosen.target, "kept": chosen.folder}
+    reach.report(work.findings, output, kind=kind, about=about, everything=everything)
