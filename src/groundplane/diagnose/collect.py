@@ -298,7 +298,7 @@ def _says_something(
     machines: set[str],
     survey: Survey,
 ) -> bool:
-    if thing.get("type") == "Normal":
+    if thing.get("type") == "Normal" and not _killed(thing):
         return False
     if kind == "Pod":
         return key in unwell and uid in (None, "", unwell[key])
@@ -307,6 +307,11 @@ def _says_something(
     if kind == "DaemonSet":
         return key[0] == survey.namespace and key[1] in sets and _young(thing, survey.at)
     return kind in ("ClusterPolicy", "NVIDIADriver") and _young(thing, survey.at)
+
+
+def _killed(thing: Object) -> bool:
+    """Whether it is of a container that a probe has ended: Kubernetes calls that normal."""
+    return thing.get("reason") == "Killing" and " probe" in str(thing.get("message") or thing.get("note") or "")
 
 
 def _uid(thing: Object) -> str:
