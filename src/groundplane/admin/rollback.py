@@ -101,11 +101,12 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Rollback(NamedTuple):
-    """A way back: the release that runs, the older one that is wanted, and the cluster."""
+    """A way back: the release that runs, the older one that is wanted, and the cluster, ``after`` it or before."""
 
     running: Version
     wanted: Version
     snapshot: Snapshot
+    after: bool = False
 
 
 Found = tuple[str, ...] | None
@@ -150,7 +151,8 @@ def boundary(rollback: Rollback) -> tuple[Line, ...]:
 
 def _edited(rollback: Rollback) -> Found:
     edited = rollback.snapshot.edited
-    return None if edited is None else tuple(f"lost: {path}" for path in edited)
+    said = "not as the old revision has it" if rollback.after else "lost"
+    return None if edited is None else tuple(f"{said}: {path}" for path in edited)
 
 
 def _drivers(rollback: Rollback) -> Found:
@@ -181,7 +183,8 @@ def _crds(rollback: Rollback) -> Found:
     rejected = rollback.snapshot.rejected
     if rejected is None:
         return newer or None
-    return newer + tuple(f"{name} is not valid for {rollback.wanted}: change it first" for name in rejected)
+    first = "" if rollback.after else " first"
+    return newer + tuple(f"{name} is not valid for {rollback.wanted}: change it{first}" for name in rejected)
 
 
 def _custom(rollback: Rollback) -> Found:
@@ -191,7 +194,8 @@ def _custom(rollback: Rollback) -> Found:
         return ()
     if custom is None:
         return None
-    return tuple(f"delete {kind} {name} first" for kind in new for name in sorted(custom.get(kind, ())))
+    first = "" if rollback.after else " first"
+    return tuple(f"delete {kind} {name}{first}" for kind in new for name in sorted(custom.get(kind, ())))
 
 
 def _host_files(rollback: Rollback) -> Found:

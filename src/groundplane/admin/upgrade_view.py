@@ -55,7 +55,7 @@ def about(made: "UpgradePlan", server: str = "") -> dict[str, Any]:
             {"path": each.path, "state": each.state}
             for each in made.review.differences
         ],
-        "drivers": [_pool(each) for each in made.pools],
+        "drivers": [pool_line(each) for each in made.pools],
         "disruption": disruption(made.estimate),
         "definitions": {name: list(value) for name, value in made.crds._asdict().items()},
         "images": [each.reference for each in made.needed.images],
@@ -65,7 +65,8 @@ def about(made: "UpgradePlan", server: str = "") -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _pool(pool: "Pool") -> dict[str, Any]:
+def pool_line(pool: "Pool") -> dict[str, Any]:
+    """A pool of nodes and what becomes of its driver, as plain values."""
     return {
         "nodes": list(pool.nodes),
         "effect": str(pool.effect),
@@ -120,7 +121,7 @@ def text(made: "UpgradePlan", *, images: bool = False, everything: bool = False)
     yield from (f"  {name}: {before} -> {after}" for name, before, after in made.components)
     yield ""
     yield "Values for the target (secrets are hidden; --write-values writes them as they are)"
-    yield from _cut(_yaml(shown_values(made)), everything)
+    yield from cut(_yaml(shown_values(made)), everything)
     if images:
         yield ""
         yield "Images and packages"
@@ -138,7 +139,8 @@ def _yaml(document: Any) -> list[str]:
     return str(yaml.safe_dump(document, sort_keys=True, allow_unicode=True, width=110)).splitlines()
 
 
-def _cut(lines: Sequence[str], everything: bool) -> Iterator[str]:
+def cut(lines: Sequence[str], everything: bool) -> Iterator[str]:
+    """Lines of a part, indented; no more than :data:`SHOWN` unless all are wanted."""
     shown = lines if everything else lines[:SHOWN]
     yield from (f"  {line}" for line in shown)
     if len(lines) > len(shown):
@@ -150,9 +152,9 @@ def boundary_text(lines: Sequence[rollback.Line], title: str) -> Iterator[str]:
     yield title
     for line in lines:
         yield f"  {line.reverts.value:<10} {line.layer}: {line.helm}"
-        yield from (f"             {line.tool}: {each}" for each in line.found or ())
-        if line.found is None:
-            yield f"             {line.tool} (not looked at)"
+        if line.found != ():
+            yield f"             {line.tool}{' (not looked at)' if line.found is None else ':'}"
+        yield from (f"               {each}" for each in line.found or ())
 
 
 # --- Page ---------------------------------------------------------------------------------------------------------

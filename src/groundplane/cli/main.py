@@ -24,6 +24,7 @@ COMMANDS = {
     "preflight": Entry("preflight", "Judge a cluster, or a node, before the operator is installed or upgraded."),
     "install": Entry("install", "Install the operator: preflight, Helm, every node's layers, verify."),
     "upgrade": Entry("upgrade", "See what an upgrade of the operator means for this cluster, then make it."),
+    "rollback": Entry("rollback", "See what going back to an older revision means, then go back."),
     "uninstall": Entry("uninstall", "Take the operator away, and see what stays."),
     "render": Entry("render", "Print the objects and node labels a ClusterPolicy leads to, with no cluster."),
     "plan": Entry("plan", "Print what the operator would change in a live cluster."),

@@ -97,6 +97,8 @@ MUTATING_WEBHOOK: Final = Kind(
     "admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False
 )
 RESOURCE_QUOTA: Final = Kind("", "v1", "ResourceQuota", "resourcequotas", True)
+GPU_CLUSTER: Final = Kind("nvidia.com", "v1alpha1", "GPUCluster", "gpuclusters", False)
+COMPUTE_DOMAIN: Final = Kind("resource.nvidia.com", "v1beta1", "ComputeDomain", "computedomains", True)
 
 KINDS: Final[Mapping[str, Read]] = {
     read.kind.plural: read
@@ -125,6 +127,8 @@ KINDS: Final[Mapping[str, Read]] = {
         Read(VALIDATING_WEBHOOK),
         Read(MUTATING_WEBHOOK),
         Read(RESOURCE_QUOTA),
+        Read(GPU_CLUSTER),
+        Read(COMPUTE_DOMAIN),
         Read(kinds.SECRET, fields="type=helm.sh/release.v1"),
     )
 }
