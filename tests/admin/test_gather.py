@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from groundplane.admin import gather
+from groundplane.admin import gather, gather_pack
 from groundplane.cluster.client import Client
 from groundplane.diagnose import survey as surveys
 from groundplane.diagnose.survey import Survey
@@ -31,6 +32,8 @@ class Logs:
         self._lines = lines
         self.stuck = asyncio.Event()
 
+        self.config = SimpleNamespace(server="https://there")
+
     async def logs(self, pod: str, *_: Any, **__: Any) -> AsyncIterator[str]:
         for number in range(self._lines):
             yield f"line {number}"
@@ -41,8 +44,8 @@ class Logs:
 
 @pytest.fixture(autouse=True)
 def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def live(*_: Any, **__: Any) -> Survey:
-        return Survey.of([pod("fine"), pod("stuck")])
+    async def live(_: Any, plurals: Any, **__: Any) -> Survey:
+        return Survey(objects={"pods": (pod("fine"), pod("stuck"))} if "pods" in plurals else {})
 
     monkeypatch.setattr(surveys, "live", live)
 
@@ -52,7 +55,7 @@ async def take(logs: Logs, **limits: Any) -> Any:
 
 
 async def test_when_the_time_is_over_what_was_read_is_kept() -> None:
-    found = await take(Logs(3), timeout_s=0.2)
+    found = (await take(Logs(3), timeout_s=0.2)).captured
     assert [each.pod for each in found.logs] == ["fine"]
     assert any("the time of" in each for each in found.missing)
 
@@ -63,13 +66,13 @@ async def test_an_interruption_leaves_what_was_read() -> None:
     await logs.stuck.wait()
     await asyncio.sleep(0)
     task.cancel()
-    found = await task
+    found = (await task).captured
     assert [each.pod for each in found.logs] == ["fine"]
     assert any("interrupted" in each for each in found.missing)
 
 
 async def test_of_a_long_log_whole_lines_of_the_end_are_kept_and_that_is_told() -> None:
-    found = await take(Logs(500), timeout_s=0.2, log_bytes=100)
+    found = (await take(Logs(500), timeout_s=0.2, file_bytes=100)).captured
     (log,) = (each for each in found.logs if each.pod == "fine")
     assert log.text.endswith("line 499") and len(log.text) <= 100 and log.text.startswith("line ")
     assert any("fine" in each and "only the last 100" in each for each in found.missing)
@@ -81,5 +84,5 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         raise OSError("the disk is full")
 
     with pytest.raises(OSError, match="full"):
-        gather.write(tmp_path / "it.tgz", broken(), 0)
+        gather_pack.write(tmp_path / "it.tgz", broken(), 0)
     assert not list(tmp_path.iterdir())

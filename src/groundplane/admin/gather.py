@@ -1,58 +1,72 @@
-"""Gathering what a cluster shows into an archive that may be handed on: read, redacted, then written, in this order.
+"""Reading what a cluster shows, for an archive that may be handed on.
 
-Needs no operator and no labelled node: every kind that can be surveyed is read, and the logs of all pods of the GPU
-stack, of whatever namespace. What cannot be read, is too large or comes too late is told in the manifest, and the rest
-is kept; so is what was there when somebody interrupted. Secrets are learned, so that they go from everything else, and
-are not written; of users' pods neither environment nor arguments are kept unless they are named. ``diagnose.archive``
-says what the files are and reads them (contracts/admin-workflow.md 13).
+Needs no operator and no labelled node: every kind that can be surveyed is read, the logs of all pods of the GPU stack
+in whatever namespace, Helm's releases, pages of metrics, and nodes from inside. What cannot be read, is too large or
+comes too late is told, and the rest is kept; so is what was there when somebody interrupted. Nothing here is redacted
+yet: ``gather_pack`` redacts and writes, ``gather_files`` makes what people read, ``diagnose.archive`` says what the
+files are and reads them (contracts/admin-workflow.md 13).
 """
 
 import asyncio
-import hashlib
-import io
-import os
-import tarfile
+import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from .. import __version__
 from ..cluster import errors, permissions
-from ..diagnose import archive, collect, doctor, pods
+from ..cluster.kinds import POD
+from ..diagnose import collect, pods
 from ..diagnose import evidence as seen
 from ..diagnose import survey as surveys
 from ..diagnose.archive import Captured
 from ..diagnose.collect import Wish
 from ..diagnose.evidence import Log
-from ..diagnose.redact import Pseudonyms, Redactor
 from ..diagnose.survey import Survey
+from . import gather_files as files
+from .gather_files import Extra
 
 if TYPE_CHECKING:
     from ..cluster.client import Client
 
-LOG_BYTES: Final = 10 << 20
-"""Of a log the end is kept."""
+FILE_BYTES: Final = 10 << 20
+"""Of a log or a page the end is kept."""
 TOTAL_BYTES: Final = 512 << 20
 LOG_TIMEOUT_S: Final = 60.0
+PAGE_TIMEOUT_S: Final = 15.0
 AT_ONCE: Final = 16
+EXPORTERS: Final = 4
+"""Exporters whose pages are kept, evenly spread."""
 _LOG_TAIL_LINES: Final = 200_000
 _GONE: Final = frozenset({400, 404})
 """What the API server answers where a container has no such log."""
+INTERRUPTED: Final = "it was interrupted before all was read"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much is read, and for how long."""
 
-    log_bytes: int = LOG_BYTES
+    file_bytes: int = FILE_BYTES
+    """Of each log and page."""
     total_bytes: int = TOTAL_BYTES
-    """Of all logs."""
+    """Of all logs and pages."""
     timeout_s: float = 600.0
     """Of the whole; what is there by then is kept."""
+    since_s: float = 0.0
+    """Logs and events that are older are left out; 0 for none."""
 
 
+class Gathered(msgspec.Struct, frozen=True, kw_only=True):
+    """What was read, not redacted unless ``gather_pack`` did."""
+
+    captured: Captured
+    states: tuple[tuple[str, str], ...] = ()
+    """How each log of the capture came about: a status of ``gather_files`` and a sentence."""
+    extras: tuple[Extra, ...] = ()
+
+
+T = TypeVar("T")
 Tell = Callable[[str], None]
 
 
@@ -65,7 +79,7 @@ async def gather(
     look: collect.Look | None = None,
     limits: Limits | None = None,
     tell: Tell = lambda _: None,
-) -> Captured:
+) -> Gathered:
     """Read a cluster; not yet redacted, so it must not be written or shown.
 
     Args:
@@ -77,43 +91,203 @@ async def gather(
         limits: what to stop at.
         tell: hears how far it is.
 
-    Raises what :func:`~groundplane.diagnose.survey.live` raises. An interruption after the survey ends the reading, and
-    what has been read by then is given, with a sentence in ``missing``.
+    Raises what :func:`~groundplane.diagnose.survey.live` raises where there is no cluster at all. After an
+    interruption, or when the time is over, what has been read by then is given, with a sentence in ``missing``.
     """
-    limits = limits or Limits()
-    end = time.monotonic() + limits.timeout_s
-    tell("reading the cluster's objects")
-    survey = await surveys.live(client, surveys.KINDS, namespace=namespace)
-    wishes = list(wanted(survey, nodes, workloads))
-    reading = _Reading(client, limits)
-    facts: list[seen.NodeFacts] = []
-    missing: list[str] = []
+    work = _Work(client, namespace, nodes, workloads, look, limits or Limits(), tell)
     try:
-        async with asyncio.timeout(max(0.0, end - time.monotonic())):
-            tell(f"reading {len(wishes)} logs")
-            await reading.all(wishes)
-            machines = list(nodes) or _gpu_nodes(survey)
-            if look is not None and machines:
-                tell(f"looking at {len(machines)} nodes from inside")
-                found = await look(machines)
-                facts += found.facts.values()
-                missing += [
-                    f"node {node} could not be looked at from inside: {why}" for node, why in found.unread.items()
-                ]
-                reading.kernel += found.kernel
+        async with asyncio.timeout(work.limits.timeout_s):
+            await work.all()
     except TimeoutError:
-        missing.append(f"the time of {limits.timeout_s:.0f} s was over before all was read")
+        work.missing.append(f"the time of {work.limits.timeout_s:.0f} s was over before all was read")
     except asyncio.CancelledError:
         if (task := asyncio.current_task()) is not None:
             task.uncancel()
-        missing.append("it was interrupted before all was read")
-    return Captured(
-        survey=_without_users(survey, workloads),
-        logs=tuple(log for log in map(reading.logs.get, wishes) if log is not None),
-        kernel=tuple(reading.kernel),
-        facts=tuple(facts),
-        missing=(*missing, *reading.told(wishes)),
-    )
+        work.missing.append(INTERRUPTED)
+    return work.gathered()
+
+
+class _Work:
+    """One gathering: what has been read so far is always whole enough to be written."""
+
+    def __init__(
+        self,
+        client: "Client",
+        namespace: str,
+        nodes: Sequence[str],
+        workloads: Sequence[tuple[str, str]],
+        look: collect.Look | None,
+        limits: Limits,
+        tell: Tell,
+    ) -> None:
+        self.limits = limits
+        self.missing: list[str] = []
+        self._client, self._nodes, self._workloads, self._look, self._tell = client, nodes, workloads, look, tell
+        self._survey = Survey(
+            server=client.config.server, namespace=namespace, at=time.time(),
+            unread={plural: f"{plural} were not read: {INTERRUPTED}" for plural in surveys.KINDS},
+        )  # fmt: skip
+        self._reading = _Reading(client, limits)
+        self._wishes: list[Wish] = []
+        self._facts: dict[str, seen.NodeFacts] = {}
+        self._kernel: list[seen.KernelLog] = []
+        self._extras: list[Extra] = []
+
+    async def all(self) -> None:
+        """Read everything, what explains most first."""
+        await self._objects()
+        survey = self._survey
+        self._wishes = list(wanted(survey, self._nodes, self._workloads))
+        self._tell(f"reading {len(self._wishes)} logs")
+        await self._reading.all(self._wishes)
+        machines = list(self._nodes) or _gpu_nodes(survey)
+        if self._look is not None and machines:
+            self._tell(f"looking at {len(machines)} nodes from inside")
+            found = await self._look(machines)
+            self._facts |= found.facts
+            self._kernel += found.kernel
+            for node, why in found.unread.items():
+                self.missing.append(f"node {node} could not be looked at from inside: {why}")
+                self._lost(f"nodes/{files.file_name(node)}", why)
+        elif machines:
+            self._extras.append(Extra(name="nodes", status=files.SKIPPED, why="nodes were not to be looked at"))
+        self._tell("reading metrics and other namespaces")
+        await self._pages()
+        await self._elsewhere()
+
+    def _lost(self, name: str, why: str) -> None:
+        status = files.DENIED if "permission" in why else files.TIMEOUT if "did not end" in why else files.PARTIAL
+        self._extras.append(Extra(name=name, status=status, why=why))
+
+    async def _objects(self) -> None:
+        """The survey, kind by kind, so that an interruption leaves the kinds that have been read."""
+        self._tell("reading the cluster's objects")
+        self._add(await surveys.live(self._client, (), namespace=self._survey.namespace))
+
+        async def one(plural: str) -> None:
+            self._add(await surveys.live(self._client, (plural,), namespace=self._survey.namespace))
+            self._tell(f"read {len(self._survey.objects)} of {len(surveys.KINDS)} kinds of objects")
+
+        await _together(one, surveys.KINDS)
+
+    def _add(self, part: Survey) -> None:
+        read = {*part.objects, *part.absent}
+        kept = {plural: why for plural, why in self._survey.unread.items() if plural not in read}
+        self._survey = msgspec.structs.replace(
+            self._survey,
+            version=part.version or self._survey.version,
+            objects={**self._survey.objects, **part.objects},
+            absent=self._survey.absent | part.absent,
+            unread={**kept, **part.unread},
+        )
+
+    async def _pages(self) -> None:
+        """Metrics of the operator and of some exporters."""
+        running = [pod for pod in self._survey.of_kind("pods") if pods.ready(pod) and not pods.ended(pod)]
+        exporters = [pod for pod in running if seen.labels(pod).get("app") in _EXPORTERS]
+        wanted = [("operator", pod) for pod in running if seen.labels(pod).get("app") == _OPERATOR]
+        wanted += [("exporter", pod) for pod in _spread(exporters, EXPORTERS)]
+        await _together(self._page, wanted)
+
+    async def _page(self, which: tuple[str, Any]) -> None:
+        kind, pod = which
+        port = _EXPORTERS.get(str(seen.labels(pod).get("app")), _OPERATOR_PORT)
+        name = f"metrics/{kind}_{files.file_name(seen.name(pod))}.prom"
+        path = POD.path(seen.namespace(pod), f"{seen.name(pod)}:{_port(pod, port)}", "proxy") + "/metrics"
+        try:
+            async with asyncio.timeout(PAGE_TIMEOUT_S):
+                text = (await self._client.raw("GET", path)).decode("utf-8", "replace")
+        except TimeoutError:
+            self._extras.append(Extra(name=name, status=files.TIMEOUT, why=f"no answer within {PAGE_TIMEOUT_S:.0f} s"))
+            return
+        except errors.ClusterError as error:
+            status, why = _refusal(error)
+            self._extras.append(Extra(name=name, status=status, why=why))
+            return
+        if len(text) > self.limits.file_bytes:
+            text, why = text[: self.limits.file_bytes].rpartition("\n")[0], f"only {self.limits.file_bytes} characters"
+            self._extras.append(Extra(name=name, text=text, status=files.PARTIAL, why=why))
+        else:
+            self._extras.append(Extra(name=name, text=text))
+
+    async def _elsewhere(self) -> None:
+        """What makes pods, in namespaces other than the operator's that have pods of the GPU stack."""
+        own = [pod for pod in self._survey.of_kind("pods") if pods.layer_of(pod) is not None]
+
+        async def one(namespace: str) -> None:
+            found = await surveys.live(self._client, _MAKERS, namespace=namespace)
+            folder = f"namespaces/{files.file_name(namespace)}"
+            for plural, things in found.objects.items():
+                self._extras.append(Extra(name=f"{folder}/{plural}.yaml", documents=things))
+            for plural, why in found.unread.items():
+                self._lost(f"{folder}/{plural}.yaml", why)
+
+        await _together(one, files.namespaces(self._survey, own))
+
+    def gathered(self) -> Gathered:
+        """All that there is by now."""
+        survey = _lately(_without_users(self._survey, self._workloads), self.limits.since_s)
+        extras = [*files.definitions(survey), *files.helm(survey), *self._extras, *self._reading.lost(self._wishes)]
+        kept = [wish for wish in self._wishes if wish in self._reading.logs]
+        captured = Captured(
+            survey=files.without_schemas(survey),
+            logs=tuple(self._reading.logs[wish] for wish in kept),
+            kernel=tuple(self._kernel),
+            facts=tuple(self._facts.values()),
+            missing=(*self.missing, *self._reading.told(self._wishes)),
+            whole=True,
+        )
+        states = tuple(self._reading.troubles.get(wish, (files.OK, "")) for wish in kept)
+        return Gathered(captured=captured, states=states, extras=tuple(sorted(extras, key=lambda each: each.name)))
+
+
+_OPERATOR: Final = "gpu-operator"
+_OPERATOR_PORT: Final = 8080
+_EXPORTERS: Final = {"nvidia-dcgm-exporter": 9400, "nvidia-node-status-exporter": 8000}
+"""Port of the page by the exporter's app, where its container names none."""
+_MAKERS: Final = ("daemonsets", "deployments", "configmaps", "jobs")
+
+
+async def _together(one: Callable[[T], Coroutine[Any, Any, None]], things: Iterable[T]) -> None:
+    """One after another, some at a time; the first error ends the others."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def gated(thing: T) -> None:
+        async with gate:
+            await one(thing)
+
+    tasks = [asyncio.ensure_future(gated(thing)) for thing in things]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _spread(things: Sequence[Any], most: int) -> list[Any]:
+    return [things[index * len(things) // most] for index in range(most)] if len(things) > most else list(things)
+
+
+def _port(pod: Any, default: int) -> int:
+    ports = (port for container in pods.containers(pod) for port in container.get("ports") or ())
+    return next((int(port["containerPort"]) for port in ports if port.get("name") == "metrics"), default)
+
+
+def _refusal(error: errors.ClusterError) -> tuple[str, str]:
+    """How a file came about that could not be read, and why."""
+    if lacking := permissions.missing(error):
+        return files.DENIED, permissions.tell(permissions.Denied(each) for each in lacking)
+    return (files.DENIED if isinstance(error, errors.Forbidden) else files.PARTIAL), str(error)
+
+
+def _lately(survey: Survey, since_s: float) -> Survey:
+    """The same without events that ended before."""
+    if not since_s or "events" not in survey.objects:
+        return survey
+    first = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(survey.at - since_s))
+    kept = tuple(each for each in survey.of_kind("events") if (seen.event_of(each).when or first) >= first)
+    return msgspec.structs.replace(survey, objects={**survey.objects, "events": kept})
 
 
 _PRIVATE: Final = frozenset({"env", "envFrom", "command", "args"})
@@ -170,48 +344,43 @@ class _Reading:
 
     def __init__(self, client: "Client", limits: Limits) -> None:
         self.logs: dict[Wish, Log] = {}
-        self.kernel: list[seen.KernelLog] = []
+        self.troubles: dict[Wish, tuple[str, str]] = {}
+        """Status and sentence of logs that are not whole, or not there."""
         self._client, self._limits = client, limits
-        self._troubles: dict[Wish, str] = {}
         self._left = limits.total_bytes
+        self._begun: set[Wish] = set()
 
     async def all(self, wishes: Iterable[Wish]) -> None:
-        gate = asyncio.Semaphore(AT_ONCE)
-
-        async def one(wish: Wish) -> None:
-            async with gate:
-                await self._one(wish)
-
-        async with asyncio.TaskGroup() as group:
-            for wish in wishes:
-                group.create_task(one(wish))
+        await _together(self._one, wishes)
 
     async def _one(self, wish: Wish) -> None:
         if self._left <= 0:
-            self._troubles[wish] = "too-large: the logs before it took all the room"
+            self.troubles[wish] = (files.TOO_LARGE, "the logs before it took all the room")
             return
         kept: list[str] = []
-        size = cut = 0
+        most = self._limits.file_bytes
+        size, cut = 0, False
+        self._begun.add(wish)
         try:
             async with asyncio.timeout(LOG_TIMEOUT_S):
                 async for line in self._lines(wish):
                     kept.append(line)
                     size += len(line) + 1
-                    if size > 2 * self._limits.log_bytes:
-                        kept = ["\n".join(kept)[-self._limits.log_bytes :]]
-                        size, cut = len(kept[0]), 1
+                    if size > 2 * most:
+                        kept, cut = ["\n".join(kept)[-most:]], True
+                        size = len(kept[0])
         except TimeoutError:
-            self._troubles[wish] = f"timeout: no end within {LOG_TIMEOUT_S:.0f} s"
+            self.troubles[wish] = (files.TIMEOUT, f"no end within {LOG_TIMEOUT_S:.0f} s")
         except errors.ClusterError as error:
             if isinstance(error, errors.ApiError) and error.code in _GONE:
+                self._begun.discard(wish)
                 return
-            lacking = permissions.missing(error)
-            said = permissions.tell(permissions.Denied(each) for each in lacking) if lacking else str(error)
-            self._troubles[wish] = f"{'denied' if lacking else 'partial'}: {said}"
+            self.troubles[wish] = _refusal(error)
+        self._begun.discard(wish)
         text = "\n".join(kept)
-        if cut or len(text) > self._limits.log_bytes:
-            text = text[-self._limits.log_bytes :].partition("\n")[2]  # half a line may be half a secret
-            self._troubles.setdefault(wish, f"partial: only the last {self._limits.log_bytes} characters")
+        if cut or len(text) > most:
+            text = text[-most:].partition("\n")[2]  # half a line may be half a secret
+            self.troubles.setdefault(wish, (files.PARTIAL, f"only the last {most} characters"))
         if text:
             self._left -= len(text)
             self.logs[wish] = Log(
@@ -221,98 +390,27 @@ class _Reading:
 
     def _lines(self, wish: Wish) -> AsyncIterator[str]:
         return self._client.logs(
-            wish.pod, wish.namespace, container=wish.container, previous=wish.previous, tail_lines=_LOG_TAIL_LINES
+            wish.pod,
+            wish.namespace,
+            container=wish.container,
+            previous=wish.previous,
+            tail_lines=_LOG_TAIL_LINES,
+            since_s=math.ceil(self._limits.since_s) or None,
         )
 
     def told(self, wishes: Iterable[Wish]) -> Iterator[str]:
+        """A sentence for each log that is not whole."""
         for wish in wishes:
-            if why := self._troubles.get(wish):
-                yield f"log of {wish.namespace}/{wish.pod}, container {wish.container}: {why}"
+            if trouble := self.troubles.get(wish):
+                yield f"log of {wish.namespace}/{wish.pod}, container {wish.container}: {': '.join(trouble)}"
+            elif wish in self._begun:
+                yield f"log of {wish.namespace}/{wish.pod}, container {wish.container}: timeout: {INTERRUPTED}"
 
-
-# --- Redaction ----------------------------------------------------------------------------------------------------
-
-
-def redacted(captured: Captured, redactor: Redactor) -> Captured:
-    """The same without its secrets; Secrets themselves are learned and left out."""
-    survey = captured.survey
-    for secret in survey.of_kind("secrets"):
-        redactor.document(secret)
-    objects = {
-        plural: tuple(redactor.document(each) for each in found)
-        for plural, found in survey.objects.items()
-        if plural != "secrets"
-    }
-    unread = {plural: redactor.text(why) for plural, why in survey.unread.items()}
-    if "secrets" in survey.objects:
-        unread["secrets"] = "Secrets are never put into an archive"
-    return Captured(
-        survey=msgspec.structs.replace(survey, server=redactor.text(survey.server), objects=objects, unread=unread),
-        logs=tuple(_plain(each, redactor) for each in captured.logs),
-        kernel=tuple(_plain(each, redactor) for each in captured.kernel),
-        facts=tuple(
-            msgspec.convert(redactor.document(msgspec.to_builtins(each)), seen.NodeFacts) for each in captured.facts
-        ),
-        missing=tuple(map(redactor.text, captured.missing)),
-    )
-
-
-def _plain(log: Any, redactor: Redactor) -> Any:
-    """A log whose names and text are redacted."""
-    return msgspec.structs.replace(
-        log,
-        **{
-            field: redactor.text(value)
-            for field in log.__struct_fields__
-            if isinstance(value := getattr(log, field), str)
-        },
-    )
-
-
-def redactor_of(survey: Survey, pseudonyms: bool) -> Redactor:
-    """What takes the secrets out; with ``pseudonyms`` names of nodes, addresses and serials become others."""
-    return Redactor(Pseudonyms(seen.name(each) for each in survey.of_kind("nodes")) if pseudonyms else None)
-
-
-# --- Writing ------------------------------------------------------------------------------------------------------
-
-
-def files(captured: Captured, redactor: Redactor) -> Iterator[tuple[str, bytes]]:
-    """All files of an archive of what is redacted already: the capture's, the doctor's verdict, the manifest last."""
-    sums: dict[str, dict[str, Any]] = {}
-    evidence = captured.evidence()
-    verdict = redactor.document(doctor.report(doctor.diagnose(evidence), evidence))
-    named = [*archive.entries(captured)]
-    for name, data in (*named, ("doctor.json", msgspec.json.format(msgspec.json.encode(verdict)))):
-        sums[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        yield name, data
-    manifest = {
-        "format": archive.FORMAT,
-        "tool": __version__,
-        "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(captured.survey.at)),
-        "cluster": captured.survey.version,
-        "files": sums,
-        "unread": dict(sorted(captured.survey.unread.items())),
-        "missing": list(captured.missing),
-        "redacted": redactor.report(),
-    }
-    yield "manifest.json", msgspec.json.format(msgspec.json.encode(manifest))
-
-
-def write(path: Path, named: Iterable[tuple[str, bytes]], at: float) -> None:
-    """Write a ``.tar.gz``, readable by its owner only, whole or not at all. Raises :class:`OSError`."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            with tarfile.open(fileobj=file, mode="w:gz", compresslevel=6) as tar:
-                for name, data in named:
-                    info = tarfile.TarInfo(f"must-gather/{name}")
-                    info.size, info.mtime, info.mode = len(data), int(at), 0o600
-                    tar.addfile(info, io.BytesIO(data))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    def lost(self, wishes: Iterable[Wish]) -> Iterator[Extra]:
+        """The logs that are not there, as files without content."""
+        for wish in wishes:
+            trouble = self.troubles.get(wish, (files.TIMEOUT, INTERRUPTED) if wish in self._begun else None)
+            if trouble is not None and wish not in self.logs:
+                parts = "_".join(map(files.file_name, (wish.namespace, wish.pod, wish.container)))
+                previous = ".previous" if wish.previous else ""
+                yield Extra(name=f"logs/{parts}{previous}.log", status=trouble[0], why=trouble[1])

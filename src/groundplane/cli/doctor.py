@@ -79,7 +79,7 @@ def command(
         return
     named = _named(pod)
     if source is not None or document is not None:
-        evidence = _given(source, document)
+        evidence = _given(source, document, named)
     else:
         evidence = _live(kubeconfig, context, namespace, nodes, named, look, log_lines)
     _tell(evidence, known, named, everything, output, html)
@@ -124,7 +124,7 @@ def _named(pod: str | None) -> tuple[str, str] | None:
 # --- Where evidence comes from ----------------------------------------------------------------------------------------
 
 
-def _given(source: str | None, document: str | None) -> "Evidence":
+def _given(source: str | None, document: str | None, pod: tuple[str, str] | None) -> "Evidence":
     from ..diagnose import evidence, texts
 
     try:
@@ -133,7 +133,7 @@ def _given(source: str | None, document: str | None) -> "Evidence":
             return evidence.loads(text, "standard input" if document == "-" else document)
         assert source is not None
         if source != "-" and _is_archive(Path(source)):
-            return _archive(Path(source))
+            return _archive(Path(source), pod)
         return texts.read(texts.decoded(_bytes(source)))
     except evidence.EvidenceError as error:
         raise click.UsageError(str(error)) from None
@@ -165,11 +165,11 @@ def _is_archive(path: Path) -> bool:
     return head.startswith(_PACKED) or head[_TAR_AT:] == b"ustar"
 
 
-def _archive(path: Path) -> "Evidence":
+def _archive(path: Path, pod: tuple[str, str] | None) -> "Evidence":
     from ..diagnose import archive
 
     try:
-        return archive.open(path)
+        return archive.open(path, pod)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 

@@ -412,13 +412,15 @@ class Client:
         follow: bool = False,
         previous: bool = False,
         tail_lines: int | None = None,
+        since_s: int | None = None,
     ) -> AsyncGenerator[str, None]:
-        """A container's log, line by line, without line ends."""
+        """A container's log, line by line, without line ends; of the last ``since_s`` seconds only, if given."""
         params = {
             "container": container,
             "follow": "true" if follow else None,
             "previous": "true" if previous else None,
             "tailLines": tail_lines,
+            "sinceSeconds": since_s,
         }
         request = self._make("get", "GET", POD, POD.path(namespace, pod, "log"), params, label="pods/log")
         lines = self._lines(request, None if follow else REQUEST_TIMEOUT_S, tail=True)

@@ -43,10 +43,27 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     others: tuple[Evidence, ...] = ()
     """Of other tools' texts, such as ``kubectl describe``."""
 
-    def evidence(self) -> Evidence:
-        """What the doctor judges, live as offline."""
-        own = collect.of_survey(self.survey, logs=self.logs, kernel=self.kernel, facts=self.facts, missing=self.missing)
+    whole: bool = False
+    """Whether all logs were captured that there are, not only those of what is not well."""
+
+    def evidence(self, pod: tuple[str, str] | None = None) -> Evidence:
+        """What the doctor judges, offline as live; ``pod`` is looked at although it is well.
+
+        Of a capture of all logs only those count that a live doctor would have read, and of those as much: old
+        complaints of what is well by now are no evidence.
+        """
+        logs = tuple(self._telling(pod)) if self.whole else self.logs
+        own = collect.of_survey(
+            self.survey, logs=logs, kernel=self.kernel, facts=self.facts, missing=self.missing, pod=pod
+        )
         return texts.merged((own, *self.others)) if self.others else own
+
+    def _telling(self, pod: tuple[str, str] | None) -> Iterator[Log]:
+        wishes = set(collect.wanted_logs(self.survey, pod=pod).wanted)
+        for log in self.logs:
+            if collect.Wish(log.namespace, log.pod, log.container, log.node, log.previous) in wishes:
+                end = "\n".join(log.text[-2 * collect.LOG_BYTES :].split("\n")[-collect.LOG_LINES :])
+                yield msgspec.structs.replace(log, text=end[-collect.LOG_BYTES :])
 
 
 class _Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +77,7 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True):
     absent: tuple[str, ...] = ()
     unread: dict[str, str] = {}
     missing: tuple[str, ...] = ()
+    whole: bool = False
 
 
 def entries(captured: Captured) -> Iterator[tuple[str, bytes]]:
@@ -75,6 +93,7 @@ def entries(captured: Captured) -> Iterator[tuple[str, bytes]]:
         absent=tuple(sorted(survey.absent)),
         unread=dict(sorted(survey.unread.items())),
         missing=captured.missing,
+        whole=captured.whole,
     )
     yield HEAD, msgspec.json.format(msgspec.json.encode(head))
     for plural in head.counts:
@@ -84,7 +103,7 @@ def entries(captured: Captured) -> Iterator[tuple[str, bytes]]:
     yield "nodes/kernel.jsonl", _lines(captured.kernel)
     yield "logs/index.jsonl", _lines([msgspec.structs.replace(each, text="") for each in captured.logs])
     for number, log in enumerate(captured.logs):
-        yield _log_name(number, log), log.text.encode("utf-8", "surrogatepass")
+        yield log_name(number, log), log.text.encode("utf-8", "surrogatepass")
 
 
 def _parts(objects: tuple[Object, ...]) -> Iterator[tuple[Object, ...]]:
@@ -92,7 +111,8 @@ def _parts(objects: tuple[Object, ...]) -> Iterator[tuple[Object, ...]]:
         yield objects[start : start + OBJECTS_A_FILE]
 
 
-def _log_name(number: int, log: Log) -> str:
+def log_name(number: int, log: Log) -> str:
+    """The file that a log is in; ``number`` is its place among the capture's logs."""
     parts = (log.namespace, log.pod, log.container)
     plain = "_".join(re.sub(r"[^A-Za-z0-9.\-]", "-", part)[:80] for part in parts)
     return f"logs/{number:05d}_{plain}{'.previous' if log.previous else ''}.log"
@@ -102,9 +122,12 @@ def _lines(things: Sequence[Any]) -> bytes:
     return b"".join(msgspec.json.encode(each) + b"\n" for each in things)
 
 
-def open(path: Path) -> Evidence:  # noqa: A001  (archive.open, as gzip.open)
-    """The evidence of an archive, a folder or a file. Raises :class:`ArchiveError` and :class:`OSError`."""
-    return load(path).evidence()
+def open(path: Path, pod: tuple[str, str] | None = None) -> Evidence:  # noqa: A001  (archive.open, as gzip.open)
+    """The evidence of an archive, a folder or a file; ``pod`` is looked at although it is well.
+
+    Raises :class:`ArchiveError` and :class:`OSError`.
+    """
+    return load(path).evidence(pod)
 
 
 def load(path: Path, limits: safetar.Limits = safetar.Limits()) -> Captured:  # noqa: B008  (a constant)
@@ -239,6 +262,7 @@ class _Reader:
             kernel=tuple(self._kernel),
             facts=tuple(self._facts),
             missing=(*head.missing, *self.missing),
+            whole=head.whole,
         )
 
     def _captured_foreign(self, source: str) -> Captured:

@@ -213,6 +213,26 @@ class Redactor:
         self._known |= {plain, *_encodings(plain.encode())}
         self._pattern = None
 
+    def learn_from(self, documents: Iterable[Any]) -> None:
+        """Learn what is secret in documents: Secrets' data, and values of names that say so, such as a token's.
+
+        Of the latter only those that look like no word of another thing's (:data:`_OPAQUE_VALUE`), as they go from
+        everything. Parts that documents share are looked at once.
+        """
+        seen: dict[int, Any] = {}
+        waiting = list(documents)
+        while waiting:
+            thing = waiting.pop()
+            if not isinstance(thing, Mapping | list) or id(thing) in seen:
+                continue
+            seen[id(thing)] = thing  # kept, so that no other thing gets its id
+            if isinstance(thing, list):
+                waiting += thing
+                continue
+            waiting += thing.values()
+            for value in (*_secrets_of(thing), *filter(_OPAQUE_VALUE.search, _named_values(thing))):
+                self.learn(value)
+
     def report(self) -> dict[str, int]:
         """The counts by kind, in the kinds' order; no values."""
         return dict(sorted(self.counts.items()))
@@ -419,6 +439,26 @@ def _safe(line: str) -> int:
             return at
         end = start
     return 0
+
+
+_OPAQUE_VALUE: Final = re.compile(
+    r"^(?=\S{8,512}$)(?!https?://[^@]*$)(?!/)(?=.*[A-Za-z])(?=.*(?:[0-9]|[a-z][A-Z]|[A-Z][a-z]))"
+)
+"""What may be learned of a name's value: no word, path or plain address, which stand for other things, too."""
+
+
+def _secrets_of(thing: Mapping[str, Any]) -> Iterator[str]:
+    return _secret_values(thing) if thing.get("kind") == "Secret" else iter(())
+
+
+def _named_values(thing: Mapping[str, Any]) -> Iterator[str]:
+    """The values in it whose names say that they are secret."""
+    name, value = thing.get("name"), thing.get("value")
+    if isinstance(name, str) and isinstance(value, str) and _STRONG_NAME.search(name):
+        yield value
+    for key, each in thing.items():
+        if isinstance(each, str) and _STRONG_NAME.search(str(key)):
+            yield each
 
 
 def _secret_values(secret: Mapping[str, Any]) -> Iterator[str]:
