@@ -17,7 +17,7 @@ from groundplane.diagnose.signatures import SignatureError, Token, builtin, load
 FOLDER = Path(__file__).parent / "signatures"
 TABLES: dict[str, Mapping[str, Any]] = {
     name: case
-    for file in ("low.yaml", "high.yaml")
+    for file in ("low.yaml", "high.yaml", "public.yaml")
     for name, case in yaml.safe_load((FOLDER / file).read_text(encoding="utf-8")).items()
 }
 MIXED: list[dict[str, Any]] = yaml.safe_load((FOLDER / "mixed.yaml").read_text(encoding="utf-8"))

@@ -365,8 +365,13 @@ def xid_families() -> list[Signature]:
 @functools.cache
 def builtin() -> tuple[Signature, ...]:
     """The signatures that come with the package, and the Xid families."""
-    text = (importlib.resources.files(__package__) / "signatures.yaml").read_text(encoding="utf-8")
-    return (*loads(text, "signatures.yaml"), *xid_families())
+    found = [*_shipped("signatures.yaml"), *_shipped("signatures_public.yaml"), *xid_families()]
+    _check_unique(found, "our signatures")
+    return tuple(found)
+
+
+def _shipped(file: str) -> list[Signature]:
+    return loads((importlib.resources.files(__package__) / file).read_text(encoding="utf-8"), file)
 
 
 def with_files(paths: Iterable[Path]) -> tuple[Signature, ...]:
