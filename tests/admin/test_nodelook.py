@@ -208,6 +208,12 @@ def test_a_program_that_prints_no_document_is_told(printed: str) -> None:
         nodelook.parsed(printed, "n")
 
 
+def test_secrets_in_what_a_program_printed_are_not_told() -> None:
+    with pytest.raises(nodelook.Unread) as told:
+        nodelook.parsed("no proxy at https://me:hunter2-very-secret@proxy:3128", "n")
+    assert "hunter2" not in str(told.value) and "no proxy at" in str(told.value)
+
+
 STATES: list[tuple[Callable[[], dict[str, Any]], str]] = [
     (lambda: {"state": {"waiting": {"reason": "ErrImagePull", "message": "no such"}}}, "ErrImagePull, no such"),
     (lambda: {"state": {"terminated": {"reason": "Error", "exitCode": 2}}}, "Error, exit code 2"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from preflight_world import inquire
+from preflight_world import DRIVER_POD, driver, inquire, node
 
 from groundplane.admin.checks import CHECKS
 from groundplane.admin.inquiry import Inquiry
@@ -19,6 +19,9 @@ UBUNTU = {"os": "ubuntu", "kernel": "6.8.0-60-generic", "headers_package": "linu
 RHEL = {"os": "rhel", "kernel": "5.14.0-427.el9.x86_64", "headers_package": "kernel-devel-5.14.0-427.el9.x86_64"}
 HOST = Settings(driver=False)
 BARE = Settings(driver=False, toolkit=False)
+NRI = Settings(nri=True)
+K0S = Settings(tree={"hostPaths": {"kubeletRootDir": "/var/lib/k0s/kubelet/"}})
+HOST_DRIVER = {"modules": ["nvidia"], "driver_version": "580.1", "host_tool": "/usr/bin/nvidia-smi"}
 PRECOMPILED = Settings(precompiled=True, driver_version="580")
 ACTIVE = {"state": "active", "enabled": "enabled"}
 NO = {"problem": "the name nvcr.io cannot be resolved"}
@@ -27,7 +30,8 @@ NO = {"problem": "the name nvcr.io cannot be resolved"}
 def judged(number: str, facts: dict[str, Any], planned: Settings | None = None, *, vgpu: bool = False) -> list[Finding]:
     assert facts.keys() <= NODE_FACTS.keys(), "facts that have names"
     seen = {"gpu-1": NodeFacts("gpu-1", facts)}
-    inquiry: Inquiry = msgspec.structs.replace(inquire(), node_facts=seen, planned=planned or Settings(), vgpu=vgpu)
+    cluster = inquire(pods=[DRIVER_POD]) if number == "A23" else inquire()
+    inquiry: Inquiry = msgspec.structs.replace(cluster, node_facts=seen, planned=planned or Settings(), vgpu=vgpu)
     return list(ANSWERS[number](inquiry))
 
 
@@ -93,7 +97,18 @@ CASES: list[tuple[str, dict[str, Any], Settings | None, Outcome, str]] = [
     ("A33", {"pull": {"i": {"status": 200}}, "clock_skew_s": 1.0}, None, PASS, "all 1"),
     ("A34", {"reach": {"https://a": NO}}, None, WARN, "air-gapped"),
     ("A34", {"reach": {"https://a": NO, "https://b": {"status": 200}}}, None, PASS, "reaches"),
-    ("A37", {"modules": ["nvidia"], "driver_version": "580.1"}, HOST, PASS, "driver 580.1"),
+    ("A31", {"kubelet_socket": True, "kubelet_root": "/var/lib/k0s/kubelet"}, None, FAIL, "are told /var/lib/kubelet"),
+    ("A31", {"kubelet_socket": True, "kubelet_root": "/var/lib/k0s/kubelet"}, K0S, PASS, "takes device plugins"),
+    ("A31", {"kubelet_socket": True, "kubelet_root": "/var/lib/kubelet"}, K0S, FAIL, "are told /var/lib/k0s/kubelet"),
+    ("A9", {"modules": []}, None, PASS, "no driver of its own and no toolkit"),
+    ("A9", HOST_DRIVER, None, PASS, "the driver is the host's, which has no toolkit"),
+    ("A23", HOST_DRIVER, None, FAIL, "two managers of one driver"),
+    ("A47", {"containerd": {"version": "2.1.4", "cdi": True}}, NRI, PASS, "has CDI and NRI on"),
+    ("A47", {"containerd": {"version": "1.7.30", "cdi": True}, "nri_socket": True}, NRI, PASS, "has CDI and NRI on"),
+    ("A47", {"containerd": {"version": "1.7.30"}}, NRI, FAIL, "has CDI and NRI switched off"),
+    ("A47", {"crio": {"version": "1.34.0", "nri": False}}, NRI, FAIL, "has NRI switched off"),
+    ("A37", {"modules": ["nvidia"], "driver_version": "580.173.02"}, HOST, PASS, "580.173.02 is listed"),
+    ("A37", {"modules": ["nvidia"], "driver_version": "470.1"}, HOST, WARN, "470.1 is not listed"),
     ("A37", {"modules": []}, HOST, FAIL, "no driver loaded"),
     ("A37", {"modules": []}, None, SKIP, "driver.enabled=true"),
     ("A38", {"cdi_specs": [], "containerd": {"default_runtime": "nvidia"}}, BARE, PASS, "can give"),
@@ -115,8 +130,8 @@ def test_each_check(number: str, facts: dict[str, Any], planned: Settings | None
 @pytest.mark.parametrize("number", sorted(ANSWERS))
 def test_each_check_has_both_cases_and_says_nothing_of_what_was_not_read(number: str) -> None:
     outcomes = {outcome for each, _, _, outcome, _ in CASES if each == number}
-    assert PASS in outcomes
-    assert outcomes & {WARN, FAIL} or number == "A20", "A20 tells only what there is"
+    assert PASS in outcomes or number == "A23", "of A23, the API tells that all is well"
+    assert outcomes & {WARN, FAIL} or number in ("A9", "A20"), "these tell only what there is"
     assert [each for each in judged(number, {}) if each.outcome is not SKIP] == []
     wrong = dict.fromkeys(NODE_FACTS, 7)
     assert [each for each in judged(number, wrong) if each.outcome in (FAIL, WARN)] == []
@@ -133,6 +148,38 @@ def test_the_steps_against_nouveau_are_those_of_the_system(system: str, step: st
     (finding,) = judged("A26", {"os": system, "nouveau_denied": []})
     assert finding.fix[0].endswith("/etc/modprobe.d/blacklist-nouveau.conf")
     assert finding.fix[1:] == (step, "drain the node and reboot it: systemctl reboot")
+
+
+def test_the_driver_that_selects_the_node_counts() -> None:
+    """With NVIDIADriver objects, a node's own driver says whether it is built there."""
+    drivers = [
+        {"metadata": {"name": "a"}, "spec": {"usePrecompiled": True, "version": "580", "nodeSelector": {"pool": "a"}}},
+        {"metadata": {"name": "b"}, "spec": {"nodeSelector": {"pool": "b"}}},
+    ]
+    nodes = [node("gpu-1", labels={"pool": "a"}), node("gpu-2", labels={"pool": "b"})]
+    seen = {name: NodeFacts(name, {"secure_boot": True, **UBUNTU, "headers": "absent"}) for name in ("gpu-1", "gpu-2")}
+    cluster = inquire(nodes=nodes, drivers=drivers, policies=driver(useNvidiaDriverCRD=True))
+    inquiry = msgspec.structs.replace(cluster, node_facts=seen)
+    assert [each.outcome for each in ANSWERS["A28"](inquiry)] == [WARN, FAIL]
+    assert [each.outcome for each in ANSWERS["A15"](inquiry)] == [SKIP, FAIL]
+
+
+PLANTED = "hunter2-very-secret"
+
+
+@pytest.mark.parametrize(
+    ("number", "facts"),
+    [
+        ("A29", {"containerd": {"errors": [f"/x: https://me:{PLANTED}@mirror is no table"]}}),
+        ("A33", {"pull": {"i": {"problem": f"get https://me:{PLANTED}@mirror/v2/: refused"}}}),
+        ("A8", {"reach": {f"https://me:{PLANTED}@mirror": NO}}),
+        ("A34", {"reach": {f"https://me:{PLANTED}@mirror": NO}}),
+        ("A20", {"modules": ["nvidia"], "driver_version": f"580 token={PLANTED}"}),
+    ],
+)
+def test_no_secret_of_a_node_is_shown(number: str, facts: dict[str, Any]) -> None:
+    found = judged(number, facts)
+    assert found and PLANTED not in str(msgspec.json.encode(found))
 
 
 def test_nouveau_fails_for_vgpu() -> None:

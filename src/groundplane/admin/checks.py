@@ -56,7 +56,7 @@ A5 L4 ar Container runtime at a supported version
 A6 L0 ar Deployment model: bare metal, passthrough or supported vGPU
 A7 L9 ar Secure Boot, SELinux and Pod Security understood
 A8 L9 n Registries and package repositories reachable from nodes
-A9 L2 ar Owner of existing driver and toolkit known
+A9 L2 anr Owner of existing driver and toolkit known
 A10 L9 ar Cluster inventory
 A11 L1 ar d All GPU nodes on one operating system when the ClusterPolicy manages the driver
 A12 L0 aner Hardware visible on the node
@@ -70,7 +70,7 @@ A19 L1 anr o No newer kernel installed and not running
 A20 L2 anr Driver module of the host
 A21 L2 anr Driver userspace of the host
 A22 L2 ar driver.enabled decided from what the host has
-A23 L2 ar Never two driver managers on a node
+A23 L2 anr Never two driver managers on a node
 A24 L4 anr d Toolkit of the host
 A25 L1 ner nouveau not loaded
 A26 L1 nr nouveau denied, also in the initramfs
@@ -94,7 +94,7 @@ A43 L2 ar useOpenKernelModules not used
 A44 L4 ar CDI mode
 A45 L7 ar Ordinary pods need no runtimeClassName
 A46 L7 ar Pods do not set NVIDIA_VISIBLE_DEVICES themselves
-A47 L4 ar NRI on listed runtimes only
+A47 L4 anr NRI on listed runtimes only
 A48 L4 ar NRI left off at first
 A49 L4 ar Toolkit told the paths of the distribution's containerd
 A50 L4 ar Known which service regenerates the runtime's configuration

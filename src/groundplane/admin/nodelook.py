@@ -24,6 +24,7 @@ from ..cluster.errors import AlreadyExists, ApiError, ClusterError, Forbidden, N
 from ..cluster.execute import NO_SUCH_COMMAND, NoSuchCommand, Ran, execute
 from ..cluster.kinds import POD
 from ..diagnose.evidence import Command, KernelLog, NodeFacts
+from ..diagnose.redact import redacted
 from ..node.inspect import commands, hardware, system
 from ..node.inspect import main as inspect
 
@@ -185,7 +186,7 @@ def parsed(output: bytes | str, node: str) -> NodeFacts:
     try:
         return _facts(msgspec.json.decode(line, type=inspect.Document), node)
     except msgspec.DecodeError as error:
-        shown = " ".join(text.split())[:300] or "nothing"
+        shown = redacted(" ".join(text.split())[:300]) or "nothing"
         raise Unread(f"{PROGRAM} did not print its document ({error}); it printed: {shown}") from None
 
 
@@ -573,7 +574,7 @@ class _Inspectors:
             raise Unread(f"the inspector pod cannot run: {why}")
         lines = [line async for line in self._client.logs(name, self._namespace)]
         if ended["status"].get("phase") != "Succeeded":
-            shown = " ".join(" ".join(lines[-3:]).split())[:300]
+            shown = redacted(" ".join(" ".join(lines[-3:]).split())[:300])
             raise Unread(f"the inspector pod failed: {_waits_for(ended)}; it printed: {shown or 'nothing'}")
         return parsed("\n".join(lines), node)
 

@@ -99,10 +99,11 @@ def run(
     """
     seen = _seen(check, inquiry, on_nodes)
     answered = {node for finding in seen for node in finding.nodes}
+    wrong = {node for finding in seen if finding.outcome is Outcome.FAIL for node in finding.nodes}
     function = _FUNCTIONS.get(check.id)
     found: list[Finding] = []
     if function is not None and check.can_look(modes):
-        found = [each for each in function(inquiry) if not _superseded(each, answered)]
+        found = [each for each in function(inquiry) if not _superseded(each, answered, wrong)]
         if not found and not seen:
             return [inquiry.finding(check.id, Outcome.SKIP, f"{check.title}: no node to look at")]
         return [*(_why(each, check, inquiry) for each in found), *seen]
@@ -114,8 +115,10 @@ def _seen(check: Check, inquiry: Inquiry, on_nodes: Mapping[str, Function]) -> l
     return list(function(inquiry)) if function is not None and inquiry.node_facts else []
 
 
-def _superseded(finding: Finding, answered: Set[str]) -> bool:
-    return finding.outcome is Outcome.UNKNOWN and bool(finding.nodes) and answered >= set(finding.nodes)
+def _superseded(finding: Finding, answered: Set[str], wrong: Set[str]) -> bool:
+    """Whether nodes told more: what the API did not know, or what it took for right."""
+    better = {Outcome.UNKNOWN: answered, Outcome.PASS: wrong}.get(finding.outcome, frozenset())
+    return bool(finding.nodes) and better >= set(finding.nodes)
 
 
 def _why(finding: Finding, check: Check, inquiry: Inquiry) -> Finding:

@@ -1,4 +1,4 @@
-"""Preflight of what only a node knows (A4, A8, A12, A13, A15..A21, A24..A34, A37, A38), from what was found on nodes.
+"""Preflight of what only a node knows (A4, A8, A9, A12, A13, A15..A21, A23..A34, A37, A38, A47), as found on nodes.
 
 Each function judges the nodes of ``Inquiry.node_facts``; of a fact that could not be read it says nothing, so that the
 check stays ``unknown`` there. What a fact means is in ``diagnose.evidence.NODE_FACTS``. Fixes name the exact steps of
@@ -10,9 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
+from ..api import names
 from ..diagnose import evidence
 from ..diagnose.findings import Action, Evidence, Finding, Outcome, Severity
-from .inquiry import Answers, Inquiry
+from ..diagnose.redact import redacted
+from .inquiry import Answers, Inquiry, driver_owner, driver_pods
+from .propose import has_driver, has_toolkit
+from .snapshot import DriverFacts, NodeFacts
+from .versions import numbers
 
 ANSWERS: Final = Answers()
 Seen = evidence.NodeFacts
@@ -47,19 +52,35 @@ class _Node:
         return found if found is None else list(found)
 
     @property
+    def object(self) -> NodeFacts | None:
+        """What the API tells of it; None if it does not know the node."""
+        return self._inquiry.snapshot.by_name.get(self.name)
+
+    @property
+    def driver(self) -> DriverFacts | None:
+        """The driver that it gets from the operator: the policy's, or the NVIDIADriver's that selects it."""
+        known = self.object
+        return self._inquiry.driver_of(known) if known is not None else self._inquiry.policy_driver
+
+    @property
+    def precompiled(self) -> bool:
+        """Whether that driver is precompiled."""
+        return self.driver is not None and self.driver.precompiled
+
+    @property
     def debian(self) -> bool:
         """Whether it is of the Debian family."""
         return self.text("os") in DEBIAN
 
     def says(self, outcome: Outcome, title: str, *facts: str, **more: Any) -> Finding:
-        """A finding of this node, the named facts its evidence."""
+        """A finding of this node, the named facts its evidence; secrets in what was found there are not shown."""
         shown = [self.evidence(fact) for fact in facts if fact in self.seen.facts]
-        return self._inquiry.finding(self._number, outcome, title, *shown, node=self.name, **more)
+        return self._inquiry.finding(self._number, outcome, redacted(title), *shown, node=self.name, **more)
 
     def evidence(self, fact: str) -> Evidence:
         """A fact as evidence."""
         value = self.seen.facts.get(fact)
-        return Evidence(f"node/{self.name} {fact}", _shown(value))
+        return Evidence(f"node/{self.name} {fact}", redacted(_shown(value)))
 
 
 def _shown(value: Any) -> str:
@@ -136,7 +157,7 @@ def _headers(inquiry: Inquiry, node: _Node) -> Iterator[Finding]:
         return
     if not inquiry.settings.driver:
         yield node.says(Outcome.SKIP, "the operator builds no driver: driver.enabled=false", "headers")
-    elif inquiry.policy_driver.precompiled:
+    elif node.precompiled:
         yield node.says(Outcome.SKIP, "precompiled drivers need no headers", "headers")
     elif state == "installed":
         yield node.says(Outcome.PASS, f"{package} is installed", "headers", "kernel")
@@ -200,7 +221,7 @@ def _missing_headers(inquiry: Inquiry, node: _Node) -> Iterator[Finding]:
     elif state:
         package = node.text("headers_package")
         title = "headers are missing: choose a repository, a mirror or a precompiled driver"
-        outcome = Outcome.SKIP if inquiry.policy_driver.precompiled or not inquiry.settings.driver else Outcome.WARN
+        outcome = Outcome.SKIP if node.precompiled or not inquiry.settings.driver else Outcome.WARN
         yield node.says(outcome, title, "headers", fix=_headers_fix(node, package) if outcome is Outcome.WARN else ())
 
 
@@ -285,6 +306,41 @@ def _userspace(_inquiry: Inquiry, node: _Node) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+@_check("A9")
+def _owner(inquiry: Inquiry, node: _Node) -> Iterator[Finding]:
+    known = node.object
+    if node.list("modules") is None or known is None or driver_owner(inquiry.snapshot, known):
+        return
+    tools = "a toolkit" if has_toolkit(node.seen) else "no toolkit"
+    whose = f"the driver is the host's, which has {tools}"
+    if not has_driver(known, node.seen):
+        whose = f"the host has no driver of its own and {tools}"
+    yield node.says(Outcome.PASS, whose, "driver_version", "host_tool", "toolkit")
+
+
+@_check("A23")
+def _two_managers(inquiry: Inquiry, node: _Node) -> Iterator[Finding]:
+    known = node.object
+    host = node.text("host_library_version") or node.text("host_tool")
+    if known is None or known.host_driver or not host:
+        return  # the API tells
+    pods = driver_pods(inquiry.snapshot, known)
+    if pods:
+        yield node.says(
+            Outcome.FAIL,
+            f"the host has a driver of its own ({host}), and a driver pod runs: two managers of one driver",
+            "driver_version",
+            "host_tool",
+            "host_library_version",
+            confirm=f"kubectl get pod -n {pods[0].namespace} {pods[0].name} -o wide",
+            fix=(
+                f"keep the operator's driver off the node: kubectl label node {node.name} {names.DEPLOY_DRIVER}=false",
+                "or remove the host's driver, and reboot the node",
+            ),
+            action=Action.CHANGE_CONFIG,
+        )
+
+
 def _host_toolkit(node: _Node) -> list[str] | None:
     found = node.list("toolkit")
     return None if found is None else [str(each) for each in found if not str(each).startswith("/usr/local/nvidia/")]
@@ -314,8 +370,8 @@ def _preinstalled(inquiry: Inquiry, node: _Node) -> Iterator[Finding]:
         yield node.says(Outcome.SKIP, "the operator manages the driver: driver.enabled=true")
     elif node.list("modules") is None:
         return
-    elif node.text("driver_version"):
-        yield node.says(Outcome.PASS, f"driver {node.text('driver_version')} is there", "driver_version")
+    elif version := node.text("driver_version"):
+        yield inquiry.judged("A37", inquiry.target.driver(version), node.evidence("driver_version"), node=node.name)
     else:
         yield node.says(
             Outcome.FAIL,
@@ -410,7 +466,7 @@ def _secure_boot(inquiry: Inquiry, node: _Node) -> Iterator[Finding]:
         yield node.says(Outcome.PASS, "Secure Boot is off", *facts)
     elif not inquiry.settings.driver:
         yield node.says(Outcome.PASS, "Secure Boot is on; the host's driver is signed by its own means", *facts)
-    elif inquiry.policy_driver.precompiled:
+    elif node.precompiled:
         yield node.says(
             Outcome.WARN,
             "Secure Boot is on: precompiled modules load only if their signer's key is enrolled",
@@ -490,7 +546,7 @@ def _crio(_inquiry: Inquiry, node: _Node) -> Iterator[Finding]:
 
 
 @_check("A31")
-def _kubelet(_inquiry: Inquiry, node: _Node) -> Iterator[Finding]:
+def _kubelet(inquiry: Inquiry, node: _Node) -> Iterator[Finding]:
     there = node.get("kubelet_socket", bool)
     service = _service(node, "kubelet")
     if service is not None and service[1].get("state") not in (None, "", "active"):
@@ -501,7 +557,32 @@ def _kubelet(_inquiry: Inquiry, node: _Node) -> Iterator[Finding]:
         yield node.says(Outcome.FAIL, title, "kubelet_root", "device_plugins",
                         fix=("set hostPaths.kubeletRootDir to the kubelet's --root-dir (26.7)",))  # fmt: skip
     elif there:
-        yield node.says(Outcome.PASS, "the kubelet takes device plugins", "kubelet_root", "kubelet_socket")
+        yield _kubelet_root(inquiry, node)
+
+
+def _kubelet_root(inquiry: Inquiry, node: _Node) -> Finding:
+    """Whether operands look for the kubelet where it is."""
+    root = node.text("kubelet_root") or names.KUBELET_ROOT
+    paths = inquiry.settings.tree.get("hostPaths")
+    can_be_told = numbers(inquiry.target.family) >= KUBELET_ROOT_SINCE
+    told = str((paths if isinstance(paths, Mapping) and can_be_told else {}).get("kubeletRootDir") or "")
+    wanted = told.rstrip("/") or names.KUBELET_ROOT
+    if root == wanted:
+        return node.says(Outcome.PASS, "the kubelet takes device plugins", "kubelet_root", "kubelet_socket")
+    setting = f"set hostPaths.kubeletRootDir={root}"
+    link = f"link {names.KUBELET_ROOT} to {root} on the node; releases from 26.7 have hostPaths.kubeletRootDir"
+    return node.says(
+        Outcome.FAIL,
+        f"the kubelet's folder is {root}, and operands are told {wanted}: no plugin will register",
+        "kubelet_root",
+        "device_plugins",
+        fix=(setting if can_be_told else link,),
+        action=Action.CHANGE_CONFIG,
+    )
+
+
+KUBELET_ROOT_SINCE: Final = (26, 7)
+"""First family that can be told the kubelet's folder."""
 
 
 @_check("A32")
@@ -515,6 +596,35 @@ def _socket(_inquiry: Inquiry, node: _Node) -> Iterator[Finding]:
     yield node.says(Outcome.FAIL, "no runtime's socket is at any known path: the operator cannot mend that", "sockets",
                     confirm="crictl info",
                     fix=("start the container runtime, or set CONTAINERD_SOCKET in toolkit.env",))  # fmt: skip
+
+
+def _switched_off(node: _Node) -> list[str]:
+    """What of CDI and NRI the runtime has not got on: containerd before 2.0 unless it is told, others if told so."""
+    runtime = _runtime(node) or {}
+    version = numbers(str(runtime.get("version") or "")) if node.get("containerd", dict) is not None else ()
+    old = bool(version) and version < (2,)
+    off = [name for name in ("cdi", "nri") if runtime.get(name) is False or (old and runtime.get(name) is None)]
+    return [name for name in off if name != "nri" or not node.get("nri_socket", bool)]
+
+
+@_check("A47")
+def _nri(inquiry: Inquiry, node: _Node) -> Iterator[Finding]:
+    if not inquiry.settings.nri:
+        return  # the API tells
+    if _runtime(node) is None:
+        return
+    facts = ("containerd", "crio", "nri_socket")
+    off = " and ".join(name.upper() for name in _switched_off(node))
+    if not off:
+        yield node.says(Outcome.PASS, "the runtime has CDI and NRI on", *facts)
+        return
+    yield node.says(
+        Outcome.FAIL,
+        f"the runtime has {off} switched off, and NRI is to be used",
+        *facts,
+        fix=(f"switch {off} on in the runtime's configuration and restart it", "or set cdi.nriPluginEnabled=false"),
+        action=Action.CHANGE_CONFIG,
+    )
 
 
 # --- network ----------------------------------------------------------------------------------------------------------
@@ -532,7 +642,10 @@ def _network(node: _Node, *facts: str) -> Iterator[Finding]:
     failed = {what: told for what, told in tried.items() if told.get("problem")}
     skew = node.get("clock_skew_s", (int, float))  # type: ignore[arg-type]
     if failed:
-        lines = [Evidence(f"node/{node.name} {what}", str(told["problem"])) for what, told in failed.items()]
+        lines = [
+            Evidence(redacted(f"node/{node.name} {what}"), redacted(str(told["problem"])))
+            for what, told in failed.items()
+        ]
         finding = node.says(
             Outcome.FAIL,
             f"{len(failed)} of {len(tried)} addresses and images cannot be had from the node",

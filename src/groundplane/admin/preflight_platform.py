@@ -64,8 +64,11 @@ def _kubernetes(inquiry: Inquiry) -> Iterator[Finding]:
     if not snapshot.nodes:
         yield inquiry.judged("A2", inquiry.target.kubernetes(snapshot.version), server)
     for node in snapshot.candidates:
-        verdict = inquiry.target.kubernetes(snapshot.version, snapshot.os_key(node), _column(inquiry, node))
-        yield inquiry.judged("A2", verdict, server, node=node.name, confirm="kubectl version")
+        version, seen = snapshot.version, server
+        if not version and node.kubelet:  # a node that is looked at alone, or a server that may not be asked
+            version, seen = node.kubelet, of_node(node, "kubelet, as the server's version is unknown", node.kubelet)
+        verdict = inquiry.target.kubernetes(version, snapshot.os_key(node), _column(inquiry, node))
+        yield inquiry.judged("A2", verdict, seen, node=node.name, confirm="kubectl version")
 
 
 def _column(inquiry: Inquiry, node: NodeFacts) -> str:

@@ -291,6 +291,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """GPU nodes, or all nodes as long as none says that it is one."""
         return self.gpu_nodes or self.nodes
 
+    @functools.cached_property
+    def by_name(self) -> Mapping[str, NodeFacts]:
+        """Nodes by name."""
+        return {node.name: node for node in self.nodes}
+
     def os_key(self, node: NodeFacts) -> str:
         """The support matrix's key of a node's operating system."""
         return os_key(node.labels, node.os_image, openshift=self.openshift)
