@@ -4,11 +4,11 @@ Pure. A function gets the plan as far as it is made, the survey, what is known o
 inquiry for the target; it gives findings. What only the run can tell (A98) is told by ``upgrade_run``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..api import names
-from ..diagnose.findings import Action, Evidence, Finding, Layer, Outcome
+from ..diagnose.findings import Action, Evidence, Finding, Layer, Outcome, natural
 from ..diagnose.survey import Object, Survey
 from ..operator import schema_check
 from ..operator.upgrade import states
@@ -86,19 +86,15 @@ def _components(made: "UpgradePlan", _survey: Survey, _charts: "Charts", inquiry
         yield finding("A86", Outcome.PASS, title, Evidence("support matrix", row.driver.recommended_note or "-"))
 
 
-def _platform(made: "UpgradePlan", _survey: Survey, _charts: "Charts", inquiry: Inquiry) -> Iterator[Finding]:
+def of_platform(made: "UpgradePlan", found: Sequence[Finding]) -> Finding:
     """A87: whether the platform fits the target, as one line over preflight's own findings."""
-    found = preflight.preflight(inquiry)
-    failed = sorted({each.id for each in found if each.outcome is Outcome.FAIL}, key=lambda number: int(number[1:]))
+    failed = sorted({each.id for each in found if each.outcome is Outcome.FAIL}, key=natural)
     blind = sum(each.outcome is Outcome.UNKNOWN for each in found)
     if failed:
         title = f"preflight for {made.wanted.target} fails: {', '.join(failed)}"
-        yield finding("A87", Outcome.FAIL, title, fix=("mend what these findings name, below",))
-    else:
-        more = f"; {blind} checks could not be made" if blind else ""
-        yield finding(
-            "A87", Outcome.PASS, f"nothing of the platform is known not to work with {made.wanted.target}{more}"
-        )
+        return finding("A87", Outcome.FAIL, title, fix=("mend what these findings name, below",))
+    more = f"; {blind} checks could not be made" if blind else ""
+    return finding("A87", Outcome.PASS, f"nothing of the platform is known not to work with {made.wanted.target}{more}")
 
 
 def _exported(_made: "UpgradePlan", survey: Survey, _charts: "Charts", _inquiry: Inquiry) -> Iterator[Finding]:
@@ -281,7 +277,6 @@ def _name(thing: Object) -> str:
 CHECKS_OF_PLAN: Final[tuple[Check, ...]] = (
     _kubernetes,
     _components,
-    _platform,
     _exported,
     _canary,
     _images,

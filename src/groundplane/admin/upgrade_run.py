@@ -399,7 +399,7 @@ class Work:
 
     async def _clear(self, last: releases.Revision, found: releases.History) -> None:
         """A pending release: of an earlier attempt of this run, or with consent, it is cleared first."""
-        if not (self._limits.recover or _BEGAN in self._journal.done):
+        if not (self._limits.recover or install.began(self._journal)):
             raise helm.ReleasePending(f"release {self._run.where} is {last.status}")
         told = await install.recover(self._maker, self._wanted(), found) if self._run.chart else await self._back(found)
         self._tell(told)

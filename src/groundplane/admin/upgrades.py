@@ -13,7 +13,7 @@ import msgspec
 from ..cluster.eviction import Rules
 from ..cluster.gpupods import Claim
 from ..diagnose.evidence import NodeFacts
-from ..diagnose.findings import Finding, grouped
+from ..diagnose.findings import Finding, Outcome, Severity, grouped
 from ..diagnose.survey import Object, Survey
 from ..operator.policy import decode
 from ..operator.upgrade import scope
@@ -236,7 +236,7 @@ def plan(
     node_unread: Mapping[str, str] | None = None,
 ) -> UpgradePlan:
     """The plan of an upgrade. Raises :class:`UpgradeError` and :class:`~.hops.VersionError`."""
-    revision = running(survey, wanted.release)
+    revision, review, values_made = merged(wanted, survey, charts.defaults)
     source, ours = source_of(revision), revision.maker == releases.OURS
     catalogue = Catalogue.of(wanted.matrix)
     cluster, system = kubernetes(survey), _system(survey)
@@ -248,12 +248,10 @@ def plan(
     steps = hops.interleave(catalogue, path, cluster, system) if cluster is not None else ()
     old = old_defaults(revision, source)
     new = new_defaults(wanted, ours, charts.defaults)
-    review = reviewed(wanted, revision, old, new, facts_of(survey, wanted.matrix))
-    merged = _with_release(review.overrides, wanted.target) if ours else review.overrides
-    pools = _pools(survey, revision, source, wanted.target, trees.merge(new, merged), charts.rendered)
-    policy = upgrade_policy(survey, wanted.target, trees.merge(new, merged), charts.rendered)
+    pools = _pools(survey, revision, source, wanted.target, trees.merge(new, values_made), charts.rendered)
+    policy = upgrade_policy(survey, wanted.target, trees.merge(new, values_made), charts.rendered)
     estimate = _estimate(survey, pools, policy, wanted.target)
-    inquiry = _inquiry(wanted, survey, merged, node_facts, node_unread)
+    inquiry = _inquiry(wanted, survey, values_made, node_facts, node_unread)
     crds = rollback.crd_changes(source, wanted.target)
     conditions = rollback.preconditions(source, (_line(revision, source),), None, None, cluster, catalogue, system)
     made = UpgradePlan(
@@ -263,7 +261,7 @@ def plan(
         path=path,
         steps=steps,
         review=review,
-        values=merged,
+        values=values_made,
         defaults=new,
         pools=pools,
         estimate=estimate,
@@ -288,13 +286,26 @@ def _findings(
     yield from upgrade_findings.of_values(made.review)
     yield from upgrade_findings.of_pools(made.pools)
     yield from upgrade_findings.of_workloads(made.estimate, _standstill(made, survey))
-    yield from upgrade_findings.of_preconditions(made.preconditions)
-    yield from target_findings(inquiry)
+    yield from map(_not_yet, upgrade_findings.of_preconditions(made.preconditions))
+    found = preflight.preflight(inquiry)
+    yield upgrade_checks.of_platform(made, found)
+    yield from preflight.folded(found)
 
 
-def target_findings(inquiry: Inquiry) -> Iterator[Finding]:
-    """A87: the platform against the target. Whoever looked into no node is told once, not for each check."""
-    yield from preflight.folded(preflight.preflight(inquiry))
+def _not_yet(finding: Finding) -> Finding:
+    """A way back that is closed is a warning before an upgrade: it is a failure of the rollback only."""
+    if finding.outcome is not Outcome.FAIL:
+        return finding
+    return msgspec.structs.replace(finding, outcome=Outcome.WARN, severity=Severity.CRITICAL)
+
+
+def merged(wanted: Wanted, survey: Survey, defaults: Tree | None) -> tuple[Revision, Review, dict[str, Any]]:
+    """The revision in force, its overrides through the upgrade, and the merged values. Raises :class:`UpgradeError`."""
+    revision = running(survey, wanted.release)
+    source, ours = source_of(revision), revision.maker == releases.OURS
+    old, new = old_defaults(revision, source), new_defaults(wanted, ours, defaults)
+    review = reviewed(wanted, revision, old, new, facts_of(survey, wanted.matrix))
+    return revision, review, _with_release(review.overrides, wanted.target) if ours else review.overrides
 
 
 def reviewed(wanted: Wanted, revision: Revision, old: Tree, new: Tree, cluster: Cluster) -> Review:
@@ -313,11 +324,11 @@ def _with_release(overrides: Tree, target: Version) -> dict[str, Any]:
 def _inquiry(
     wanted: Wanted,
     survey: Survey,
-    merged: Mapping[str, Any],
+    overrides: Mapping[str, Any],
     node_facts: Mapping[str, NodeFacts] | None,
     node_unread: Mapping[str, str] | None,
 ) -> Inquiry:
-    file = ValuesFile(MERGED, dict(merged), {})
+    file = ValuesFile(MERGED, dict(overrides), {})
     asked = preflight_inputs.Wanted(wanted.matrix, str(wanted.target), (file,))
     return preflight_inputs.inquiry_of(asked, survey, node_facts, node_unread)
 

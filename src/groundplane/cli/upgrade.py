@@ -221,12 +221,12 @@ async def with_chart(maker: "Helm", wanted: "Wanted", seen: "Survey") -> "Upgrad
     from ..admin import upgrades
 
     assert wanted.chart is not None
-    first = upgrades.plan(wanted, seen, await charts_of(maker, wanted))
-    if first.review.refused:
-        return first
-    revision = first.revision
-    rendered = await maker.render(wanted.chart, revision.name, revision.namespace, first.values, upgrade=True)
-    return upgrades.plan(wanted, seen, first.charts._replace(rendered=tuple(rendered)))
+    charts = await charts_of(maker, wanted)
+    revision, review, values = upgrades.merged(wanted, seen, charts.defaults)
+    if not review.refused:
+        rendered = await maker.render(wanted.chart, revision.name, revision.namespace, values, upgrade=True)
+        charts = charts._replace(rendered=tuple(rendered))
+    return upgrades.plan(wanted, seen, charts)
 
 
 async def charts_of(maker: "Helm", wanted: "Wanted") -> "Charts":
@@ -404,7 +404,7 @@ async def carry_out(
     kind: str,
 ) -> None:
     """Carry a run out, and report what its steps have found. Exits with the findings' code."""
-    from ..admin import helm, plans, upgrade_run
+    from ..admin import helm, install, plans, upgrade_run
 
     class Lines(plans.Told):
         def begins(self, step: plans.Step, number: int, of: int) -> None:
@@ -417,7 +417,7 @@ async def carry_out(
     work = upgrade_run.Work(client, maker, chosen, journal, limits, lambda text: click.echo(text, err=True))
     try:
         await plans.carry_out(chosen.plan, work.steps, journal, Lines())
-    except (upgrade_run.RunError, helm.HelmError) as error:
+    except (upgrade_run.RunError, install.AlreadyRunsError, helm.HelmError) as error:
         raise click.ClickException(str(error)) from None
     upgrade_run.end(server, chosen)
     about = {"release": chosen.where, "source": chosen.source, "target": chosen.target, "kept": chosen.folder}
