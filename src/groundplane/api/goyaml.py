@@ -85,7 +85,8 @@ def _document(data: str | bytes) -> Iterator[tuple[_Loader, yaml.Node | None]]:
         loader = _Loader(data)
         try:
             node: yaml.Node | None = loader.get_node() if loader.check_node() else None
-            _check_size(node)
+            if _may_be_large(data):
+                _check_size(node)
             yield loader, node
         finally:
             loader.dispose()
@@ -97,6 +98,11 @@ def _document(data: str | bytes) -> Iterator[tuple[_Loader, yaml.Node | None]]:
 
 _MAX_NODES: Final = 1_000_000
 """How many nodes a document may have where each alias stands for all that it names."""
+
+
+def _may_be_large(data: str | bytes) -> bool:
+    """Whether a text can have that many nodes: one that is short and names none cannot, and need not be counted."""
+    return len(data) > _MAX_NODES // 8 or ("&" in data if isinstance(data, str) else b"&" in data)
 
 
 def _check_size(document: yaml.Node | None) -> None:
