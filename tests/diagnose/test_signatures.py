@@ -70,6 +70,11 @@ def test_every_xid_has_one_signature(code: int) -> None:
     assert len(found) == 1
 
 
+def test_our_files_are_sound() -> None:
+    ours = [each for file in signatures.FILES for each in loads(signatures.shipped(file), file)]
+    assert len({each.id for each in builtin()}) == len(builtin()) == len(ours) + len(signatures.xid_families())
+
+
 def test_every_signature_is_whole() -> None:
     for signature in builtin():
         assert signature.cause and signature.confirm and signature.fix and signature.source

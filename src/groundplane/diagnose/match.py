@@ -46,10 +46,10 @@ class Text:
 
     def find(self, token: Token) -> str | None:
         """The line that holds the token, as it was written; None if none does."""
-        if token.pattern is not None:
-            if token.needs not in self.lines:
+        if token.expression:
+            if token.needs not in self.lines or (pattern := token.pattern) is None:
                 return None
-            found = token.pattern.search(self.lines)
+            found = pattern.search(self.lines)
             return self._line(found.start()) if found else None
         if token.written not in self.whole:
             return None
