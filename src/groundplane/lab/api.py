@@ -33,6 +33,7 @@ from . import (
     subresources,
     validation,
 )  # fmt: skip
+from .discovery import VERSION
 from .managers import Writer
 from .objects import Document
 from .patch import PatchError, apply_json_patch, merge_patch, strategic, typed
@@ -105,6 +106,7 @@ class Api:
         seed: int | None = None,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
+        self.kubernetes = VERSION
         self.store = store.Store(history=history)
         self.registry = registry.Registry()
         self.track_updates = track_updates

@@ -21,7 +21,7 @@ from ..cluster import config as cluster_config
 from ..cluster import kinds
 from ..operands import rbac as operand_rbac
 from ..operator import process as operator_process
-from . import access, http, programs, resources, scheduler
+from . import access, discovery, http, programs, resources, scheduler
 from . import api as lab_api
 from . import clock as lab_clock
 from . import faults as lab_faults
@@ -88,7 +88,8 @@ class Lab:
     used and removed at the end.
     ``operator_options`` are settings of the operator that differ from the lab's; ``operator_on_cluster_time`` has its
     timers follow the lab's clock. With ``rbac`` every request is checked: :meth:`client` may do everything, the
-    operator what ``data/operator-rbac.yaml`` grants, and a caller without a token nothing.
+    operator what ``data/operator-rbac.yaml`` grants, and a caller without a token nothing. ``kubernetes`` is the
+    version that the API server says it is (ValueError if it is none); it answers alike.
     """
 
     def __init__(
@@ -106,10 +107,14 @@ class Lab:
         rbac: bool = False,
         operator_on_cluster_time: bool = False,
         operator_options: Mapping[str, Any] | None = None,
+        kubernetes: str = "",
     ) -> None:
         self.clock = lab_clock.LabClock(speed)
         self._lean = hollow >= LEAN_FROM
         self.api = lab_api.Api(clock=self.clock, rbac=rbac, track_updates=not self._lean)
+        if kubernetes:
+            discovery.version(kubernetes)
+            self.api.kubernetes = kubernetes
         self.faults = lab_faults.Faults()
         self.programs = programs.ProgramRegistry.standard()
         self.release = operator_release

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from . import status
@@ -9,10 +10,9 @@ from .objects import Document
 from .registry import Registry
 from .resources import Resource
 
-VERSION: Document = {
-    "major": "1", "minor": "37", "gitVersion": "v1.37.0+groundplane", "gitCommit": "", "gitTreeState": "clean",
-    "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none", "compiler": "none", "platform": "groundplane/lab",
-}  # fmt: skip
+VERSION = "v1.37.0"
+"""The Kubernetes whose answers the lab gives, and by default says it is."""
+_VERSION_FORM = re.compile(r"v?(1)\.(\d{1,3})\.(\d{1,3})")
 _JSON = "application/json"
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
 _SUB_KINDS: dict[str, tuple[str, str, str]] = {
@@ -42,15 +42,28 @@ _SUB_VERBS: dict[str, tuple[str, ...]] = {
 }
 
 
-def answer(registry: Registry, path: str, accept: str, host: str) -> tuple[Document, str]:
-    """Return the document of a discovery path and its media type; raises the 404."""
+def version(text: str) -> Document:
+    """What `/version` says of a server that claims to be of a version. ValueError if it is not one like v1.35.2."""
+    found = _VERSION_FORM.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a version of Kubernetes: write it like {VERSION}")
+    major, minor, patch = found.groups()
+    return {
+        "major": major, "minor": minor, "gitVersion": f"v{major}.{minor}.{patch}+groundplane", "gitCommit": "",
+        "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none", "compiler": "none",
+        "platform": "groundplane/lab",
+    }  # fmt: skip
+
+
+def answer(registry: Registry, path: str, accept: str, host: str, claims: str = VERSION) -> tuple[Document, str]:
+    """Return the document of a discovery path and its media type; raises the 404. `claims` is the server's version."""
     parts = [part for part in path.split("/") if part]
     if parts[:1] == ["version"] and len(parts) == 1:
-        return VERSION, _JSON
+        return version(claims), _JSON
     if parts in (["api"], ["apis"]):
-        version = _aggregated(accept)
-        if version:
-            return _all(registry, parts[0] == "api", version), _AGGREGATED.format(version)
+        form = _aggregated(accept)
+        if form:
+            return _all(registry, parts[0] == "api", form), _AGGREGATED.format(form)
         return (_core_versions(host) if parts[0] == "api" else _group_list(registry)), _JSON
     if len(parts) == 2 and parts[0] == "apis":
         return _group(registry, parts[1]), _JSON

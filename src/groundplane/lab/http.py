@@ -243,7 +243,9 @@ class Handler:
         found = self._documents.answer(path)
         if found is not None:
             return _json(found)
-        document, media = discovery.answer(self.api.registry, path, context.accept, context.request.host)
+        document, media = discovery.answer(
+            self.api.registry, path, context.accept, context.request.host, self.api.kubernetes
+        )
         return web.Response(body=representation.encode(document), headers={"Content-Type": media})
 
     # --- reading -------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from .resources import Resource
 from .schema import types
 from .schema.types import Field, Schema
 
-_INFO = {"title": "groundplane lab", "version": discovery.VERSION["gitVersion"]}
+_INFO = {"title": "groundplane lab", "version": discovery.version(discovery.VERSION)["gitVersion"]}
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 _MODULES = {"": "io.k8s.api.core.v1"}
 _PATCHES = (
