@@ -60,7 +60,7 @@ def to_yaml(documents: Iterable[Any]) -> str:
 
 def file_name(text: str) -> str:
     """A text as a part of a file's name: nothing that climbs or hides, of bounded length."""
-    return re.sub(r"[^A-Za-z0-9.\-]+", "-", text).strip("-.")[:120] or "unnamed"
+    return re.sub(r"[^A-Za-z0-9._\-]+", "-", text).strip("-.")[:120] or "unnamed"
 
 
 # --- Of what is redacted ----------------------------------------------------------------------------------------------
