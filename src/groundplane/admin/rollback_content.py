@@ -42,12 +42,17 @@ class Change(NamedTuple):
 def changes(survey: Survey, running: Revision, wanted: Revision) -> tuple[Change, ...]:
     """What becomes of each ClusterPolicy and NVIDIADriver of the chart, in the order of kinds and names."""
     before, after = _objects(running), _objects(wanted)
-    return tuple(_change(survey, *key, before.get(key), after.get(key)) for key in sorted({*before, *after}))
+    return tuple(_change(survey, running, *key, before.get(key), after.get(key)) for key in sorted({*before, *after}))
 
 
 def edits(survey: Survey, revision: Revision) -> tuple[str, ...] | None:
-    """Paths of the chart's objects that are not as the revision has them; None if they could not be read."""
-    if not all(survey.knows(plural) for plural in PLURALS.values()):
+    """Paths of the chart's objects that are not as the revision has them.
+
+    None if they could not be read, or if Helm has not brought the revision in completely: edits cannot be told then.
+    """
+    if revision.status not in ("deployed", "superseded") or not all(
+        survey.knows(plural) for plural in PLURALS.values()
+    ):
         return None
     found: list[str] = []
     for (kind, name), document in sorted(_objects(revision).items()):
@@ -70,12 +75,15 @@ def _live(survey: Survey, kind: str, name: str) -> Object | None:
     return next((each for each in survey.of_kind(PLURALS[kind]) if each["metadata"]["name"] == name), None)
 
 
-def _change(survey: Survey, kind: str, name: str, before: Object | None, after: Object | None) -> Change:
+def _change(
+    survey: Survey, running: Revision, kind: str, name: str, before: Object | None, after: Object | None
+) -> Change:
     live = _live(survey, kind, name)
     now = live if live is not None else before
     wanted = None if after is None else _defaulted(_schema(survey, kind), {"spec": after.get("spec") or {}})["spec"]
     there = None if now is None else _defaulted(_schema(survey, kind), {"spec": now.get("spec") or {}})["spec"]
-    edited = tuple(_edited(survey, kind, before, live)) if before is not None and live is not None else ()
+    whole = running.status == "deployed" and before is not None and live is not None
+    edited = tuple(_edited(survey, kind, before or {}, live)) if whole else ()
     paths = tuple(disruption.changed(there or {}, wanted or {}, "spec"))
     return Change(kind, name, edited, paths, _diff(there, wanted, f"{kind} {name}"))
 

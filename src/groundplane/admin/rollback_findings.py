@@ -55,7 +55,9 @@ def _of_release(made: "RollbackPlan", survey: Survey) -> Iterator[Finding]:
     said = Evidence(f"Helm release {running.where}", f"revision {last.revision}, {last.status}")
     fixes: tuple[str, ...] = ()
     outcome, title = Outcome.PASS, f"release {running.where} can be rolled back"
-    if last.status in releases.PENDING:
+    if last.status in releases.PENDING and made.recover:
+        title = f"release {running.where} is {last.status} of a run that was interrupted: the rollback ends that"
+    elif last.status in releases.PENDING:
         outcome = Outcome.FAIL
         title = f"release {running.where} is {last.status}: a run of Helm is under way, or was ended in the middle"
         fixes = (
@@ -64,7 +66,7 @@ def _of_release(made: "RollbackPlan", survey: Survey) -> Iterator[Finding]:
         )
     elif last.status == "failed":
         outcome = Outcome.WARN
-        title = f"the last change of release {running.where} has failed; revision {running.revision} is in force"
+        title = f"the last change of release {running.where} (revision {last.revision}) has failed"
         fixes = ("look why: helm history, groundplane doctor",)
     yield _finding("A103", outcome, title, said, fix=fixes)
     others = [each for each in releases.history(survey).releases if each != running.where]

@@ -12,6 +12,7 @@ from ..diagnose.survey import Survey
 from .baseline import Baseline
 from .disruption import Holder
 from .rollback import Pairs
+from .snapshot import TOOLKIT_APP
 
 PLURALS: Final[Mapping[str, str]] = {"ComputeDomain": "computedomains", "GPUCluster": "gpuclusters"}
 RUNTIME_CLASS: Final = "nvidia"
@@ -41,20 +42,32 @@ def runtime_class(survey: Survey) -> bool | None:
 # --- Nodes from inside ------------------------------------------------------------------------------------------------
 
 
-def host_files(found: Mapping[str, NodeFacts] | None) -> Mapping[str, tuple[str, ...]] | None:
-    """By node: what a toolkit has left that no stop takes away; None if no node was looked at."""
-    return {node: tuple(_left(seen.facts)) for node, seen in found.items()} if found else None
+def host_files(found: Mapping[str, NodeFacts] | None, survey: Survey) -> Mapping[str, tuple[str, ...]] | None:
+    """By node: what a toolkit has left that no stop takes away; None if no node was looked at.
+
+    Where a toolkit runs, its own programs and specs are in use, and not left over.
+    """
+    if not found:
+        return None
+    running = {node for node, pods in survey.pods_by_node.items() if any(map(_is_toolkit, pods))}
+    return {node: tuple(_left(seen.facts, used=node in running)) for node, seen in found.items()}
 
 
-def _left(facts: Mapping[str, Any]) -> Iterator[str]:
-    for path in facts.get("toolkit") or ():
-        if str(path).startswith(_INSTALLED):
-            yield f"{path} (installed by the toolkit)"
+def _is_toolkit(pod: Mapping[str, Any]) -> bool:
+    return (pod["metadata"].get("labels") or {}).get("app") == TOOLKIT_APP
+
+
+def _left(facts: Mapping[str, Any], *, used: bool) -> Iterator[str]:
+    programs = [str(each) for each in facts.get("toolkit") or () if str(each).startswith(_INSTALLED)]
+    yield from (f"{path} (installed by a toolkit)" for path in programs if not used)
+    specs: dict[str, list[str]] = {}
     for spec in facts.get("cdi_specs") or ():
         if isinstance(spec, Mapping) and "nvidia.com/" in str(spec.get("kind")):
-            yield f"{spec.get('path')} (CDI spec of {spec.get('kind')})"
-    for error in facts.get("cdi_errors") or ():
-        yield f"CDI: {error}"
+            specs.setdefault(str(spec["kind"]), []).append(str(spec.get("path")))
+    for kind, paths in sorted(specs.items()):
+        if not used or len(paths) > 1:
+            yield f"{', '.join(paths)} (CDI {'specs' if len(paths) > 1 else 'spec'} of {kind})"
+    yield from (f"CDI: {error}" for error in facts.get("cdi_errors") or ())
     for path in facts.get("inactive_dropins") or ():
         yield f"{path} (a drop-in of the runtime that its configuration does not import)"
     yield from _edited_twice(facts)

@@ -76,19 +76,21 @@ _RESTORABLE: Final = ("superseded", "deployed")
 def way(survey: Survey, revision: int | None = None, release: str = "") -> Way:
     """The way back; to the newest complete revision before the one in force if none is named.
 
-    ``release`` is ``namespace/name``, of the only one by default. Raises :class:`RollbackError`.
+    After a change that failed, or was ended in the middle, that one counts as running: the way back leads to what was
+    deployed before it. ``release`` is ``namespace/name``, of the only one by default. Raises :class:`RollbackError`.
     """
-    history = _history(survey, release)
-    running = next((each for each in history if each.status == "deployed"), None)
-    if running is None:
+    history = history_of(survey, release)
+    running = history[0]
+    if all(each.status != "deployed" for each in history):
         raise RollbackError(
-            f"release {history[0].where} was never deployed completely (it is {history[0].status}): finish it with "
+            f"release {running.where} was never deployed completely (it is {running.status}): finish it with "
             "groundplane install, or take it away with groundplane uninstall"
         )
     return Way(running, _wanted(history, running, revision), history)
 
 
-def _history(survey: Survey, release: str) -> tuple[Revision, ...]:
+def history_of(survey: Survey, release: str = "") -> tuple[Revision, ...]:
+    """The revisions of a release, newest first. Raises :class:`RollbackError`."""
     found = releases.history(survey)
     if found.unread:
         raise RollbackError(f"the release's history is not known: {found.unread}")
@@ -141,6 +143,8 @@ class Known(NamedTuple):
     was: Baseline | None = None
     now: Baseline | None = None
     """As it is, with what GPUs told; made of the survey where there is none."""
+    recover: bool = False
+    """A person has said that no Helm runs any more for a release that is pending."""
 
 
 class RollbackPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +167,7 @@ class RollbackPlan(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: rollback.Snapshot
     boundary: tuple[Line, ...]
     preconditions: Preconditions
+    recover: bool = False
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -202,6 +207,7 @@ def plan(survey: Survey, way: Way, matrix: Matrix, known: Known = Known()) -> Ro
         snapshot=snapshot,
         boundary=rollback.boundary(Rollback(source, target, snapshot)),
         preconditions=_preconditions(survey, way, target, pools, needed, matrix, known),
+        recover=known.recover,
     )
     return msgspec.structs.replace(made, findings=tuple(grouped(rollback_findings.of_plan(made, survey))))
 
@@ -255,7 +261,7 @@ def seen(
         rejected=rollback_content.rejected(survey, old, schemas),
         custom=rollback_seen.custom(survey),
         nodes=survey.of_kind("nodes") if survey.knows("nodes") else None,
-        host_files=rollback_seen.host_files(known.node_facts),
+        host_files=rollback_seen.host_files(known.node_facts, survey),
         runtime_class=rollback_seen.runtime_class(survey),
         nri=bool(trees.get(values, "cdi.nriPluginEnabled")),
         evicted=gone if readable else None,

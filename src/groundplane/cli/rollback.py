@@ -1,5 +1,6 @@
 """``groundplane rollback``: the way back to an older revision, what it takes back and what it leaves."""
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -7,11 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from . import output as printing
 from . import reach
 
 if TYPE_CHECKING:
+    from ..admin.helm import Helm
     from ..admin.nodelook import NodeLook
     from ..admin.rollbacks import Known, RollbackPlan, Way
+    from ..admin.upgrade_run import Run
     from ..cluster.client import Client
     from ..diagnose.survey import Survey
 
@@ -148,22 +152,22 @@ async def planned(client: "Client", seen: "Survey", way: "Way", given: dict[str,
         read = matrix.load(given["matrix_file"])
     except (ValueError, OSError) as error:
         raise click.UsageError(str(error)) from None
-    made = rollbacks.plan(seen, way, read, known := await known_of(client, given))
+    made = rollbacks.plan(seen, way, read, known := await known_of(client, seen, way, given))
     if not (given["by_exec"] or given["node_pods"]):
         return made
     looked = await _into_nodes(client, made, given)
     return rollbacks.plan(seen, way, read, known._replace(node_facts=looked.facts, node_unread=looked.unread))
 
 
-async def known_of(client: "Client", given: dict[str, Any]) -> "Known":
-    """The baseline of before the upgrade, if there is one, and the cluster as it is to compare."""
-    from ..admin import baseline, rollbacks
+async def known_of(client: "Client", seen: "Survey", way: "Way", given: dict[str, Any]) -> "Known":
+    """The baseline of before the upgrade, named or kept by ``upgrade run``, and the cluster as it is to compare."""
+    from ..admin import baseline, rollback_run, rollbacks
     from .baseline import load
 
-    if given["was"] is None:
-        return rollbacks.Known()
-    was = load(given["was"])
-    return rollbacks.Known(was=was, now=await baseline.take(client, namespace=given["namespace"]))
+    upgraded_to = str(rollbacks.version_of(way.running))
+    was = load(given["was"]) if given["was"] else rollback_run.kept(seen.server, way.running.where, upgraded_to)
+    now = await baseline.take(client, namespace=given["namespace"]) if was is not None else None
+    return rollbacks.Known(was=was, now=now, recover=bool(given.get("recover")))
 
 
 async def _into_nodes(client: "Client", made: "RollbackPlan", given: dict[str, Any]) -> "NodeLook":
@@ -181,3 +185,128 @@ async def _into_nodes(client: "Client", made: "RollbackPlan", given: dict[str, A
         pull_secrets=given["pull_secrets"],
         tell=lambda text: click.echo(text, err=True),
     )
+
+
+# --- Making it --------------------------------------------------------------------------------------------------------
+
+
+@command.command("run")
+@reach.cluster_options
+@asked
+@click.option("--helm", "executable", metavar="FILE", default="", help="A helm to use [in this process, else helm].")
+@click.option(
+    "--timeout", default=1800, show_default=True, type=click.IntRange(min=1), help="Seconds that Helm may wait."
+)
+@click.option(
+    "--driver-timeout",
+    default=3600,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Seconds without any progress of drivers after which the run gives up; it can be taken up again.",
+)
+@click.option("--no-cuda-test", is_flag=True, help="Do not run the CUDA test at the end.")
+@click.option("--cuda-image", metavar="IMAGE", default="", help="Image of the CUDA test.")
+@click.option("--test-namespace", default="default", show_default=True, help="Where the CUDA test's pods are made.")
+@click.option("--no-metrics", is_flag=True, help="Do not ask exporters and nvidia-smi for the baseline before.")
+@click.option("--force", is_flag=True, help="Roll back in spite of findings that fail.")
+@click.option("--recover", is_flag=True, help="Go back though an interrupted helm has left the release pending.")
+@click.option("--dry-run", is_flag=True, help="Judge and print the plan; change nothing.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@reach.output_option
+def run(**given: Any) -> None:
+    """Go back to REVISION [the one before the deployed]: keep what is, roll back, watch every driver, verify.
+
+    What Helm does not take back is told before, and looked at again at the end. An interrupted run goes on where it
+    was when it is repeated. Exits with 0 if all is well, 4 with warnings, 3 with a failure, 1 if it could not be done.
+    """
+    told(lambda: reach.run(_run(given)))
+
+
+async def _run(given: dict[str, Any]) -> None:
+    from ..admin import helm, plans, rollbacks, upgrade_run
+    from ..cluster.client import Client
+    from ..diagnose import survey
+    from . import upgrade
+
+    where = reach.config(given["kubeconfig"], given["context"])
+    maker = helm.choose(given["kubeconfig"], given["context"], executable=given["executable"])
+    async with Client(where) as client:
+        seen = await survey.live(client, rollbacks.KINDS, namespace=given["namespace"])
+        last = rollbacks.history_of(seen, release_of(given))[0]
+        asked_for = upgrade_run.fingerprint("rollback", given["revision"], given["no_cuda_test"])
+        found = upgrade_run.interrupted(seen.server, last.namespace, last.name)
+        if found is not None and found.kind == "rollback":
+            chosen = upgrade_run.resumed(found, asked_for, seen.server)
+            click.echo(f"{chosen.plan.title} was interrupted: it goes on", err=True)
+        else:
+            chosen = await _new(client, seen, asked_for, given)
+            chosen = _giving_up(chosen, found)
+        record = upgrade_run.place(seen.server, chosen.namespace, chosen.name) / "journal.json"
+        done = plans.Journal(record, chosen.plan).done if found is not None and found.kind == "rollback" else {}
+        upgrade.show(chosen.plan, done, given)
+        if given["dry_run"]:
+            return
+        if not given["yes"]:
+            click.confirm("Go on?", abort=True, err=True)
+        if found is not None and found.kind != "rollback":
+            record.unlink(missing_ok=True)
+            upgrade_run.end(seen.server, found)
+        await _carry_out(client, maker, chosen, seen.server, given)
+
+
+async def _new(client: "Client", seen: "Survey", asked_for: str, given: dict[str, Any]) -> "Run":
+    """Plan a rollback and print it; it is refused if something fails, unless it is forced."""
+    from ..admin import rollback_run, rollbacks
+    from ..diagnose import findings as shape
+    from . import upgrade
+
+    made = await planned(client, seen, rollbacks.way(seen, given["revision"], release_of(given)), given)
+    write(made, seen, given)
+    if given["output"] == "text":
+        show(made, given)
+        click.echo()
+    elif given["dry_run"]:
+        document_of = {"apiVersion": "groundplane.dev/v1alpha1", "kind": "RollbackPlan", **document(made, seen)}
+        printing.documents([{**document_of, **shape.report(made.findings)}], given["output"])
+    if not (made.go or given["force"] or given["dry_run"]):
+        failed = sum(each.outcome is shape.Outcome.FAIL for each in made.findings)
+        click.echo(f"{failed} findings fail: nothing was changed. Mend them, or give --force.", err=True)
+        sys.exit(int(shape.ExitCode.FAIL))
+    return rollback_run.of_plan(made, seen, asked_for, upgrade.limits_of(given))
+
+
+def _giving_up(chosen: "Run", found: "Run | None") -> "Run":
+    """The run, which says of an interrupted upgrade that it is given up."""
+    import msgspec
+
+    if found is None:
+        return chosen
+    note = f"{found.plan.title} was interrupted: this gives it up"
+    plan = msgspec.structs.replace(chosen.plan, notes=(*chosen.plan.notes, note))
+    return msgspec.structs.replace(chosen, plan=plan)
+
+
+async def _carry_out(client: "Client", maker: "Helm", chosen: "Run", server: str, given: dict[str, Any]) -> None:
+    """Carry the run out, and report what its steps have found. Exits with the findings' code."""
+    from ..admin import helm, install, nodelook, plans, rollback_run, upgrade_run
+    from . import upgrade
+
+    class Lines(plans.Told):
+        def begins(self, step: plans.Step, number: int, of: int) -> None:
+            click.echo(f"[{number}/{of}] {step.title}", err=True)
+
+        def skipped(self, step: plans.Step, number: int, of: int) -> None:
+            click.echo(f"[{number}/{of}] {step.title}: done before", err=True)
+
+    journal = upgrade_run.begin(chosen, server)
+    limits = upgrade.limits_of(given)
+    work = rollback_run.Work(client, maker, chosen, journal, limits, lambda text: click.echo(text, err=True))
+    work.ways = (nodelook.Way.EXEC, *((nodelook.Way.PODS,) if given["node_pods"] else ()))
+    work.image = given["node_image"]
+    try:
+        await plans.carry_out(chosen.plan, work.steps, journal, Lines())
+    except (upgrade_run.RunError, install.AlreadyRunsError, helm.HelmError) as error:
+        raise click.ClickException(str(error)) from None
+    upgrade_run.end(server, chosen)
+    about = {"release": chosen.where, "source": chosen.source, "target": chosen.target, "kept": chosen.folder}
+    reach.report(work.findings, given["output"], kind="Rollback", about=about, everything=given["everything"])
