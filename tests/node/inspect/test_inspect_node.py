@@ -265,6 +265,7 @@ DENY = "blacklist nouveau\noptions nouveau modeset=0\n"
         (cpio("kernel/x86/microcode", "m") + b"\x28\xb5\x2f\xfd packed otherwise", None),
         (b"\x1f\x8b broken", None),
     ],
+    ids=["denied", "not-denied", "after-microcode", "packed-otherwise", "broken"],
 )
 async def test_nouveau_denied_on_disk_and_in_the_initramfs(tmp_path: Path, image: bytes, denied: bool | None) -> None:
     process = a_node(tmp_path, {"/etc/modprobe.d/x.conf": DENY, f"/boot/initrd.img-{KERNEL}": image})
