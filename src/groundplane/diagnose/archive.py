@@ -10,14 +10,14 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
 import msgspec
 
 from ..api import goyaml
-from . import collect, safetar, texts
+from . import bugreport, collect, evidence, safetar, texts
 from . import survey as surveys
 from .evidence import Evidence, KernelLog, Log, NodeFacts
 from .survey import Object, Survey
@@ -169,6 +169,8 @@ class _Reader:
         self._texts: dict[int, str] = {}
         self._logs: list[Log] = []
         self._others: list[Evidence] = []
+        self._none: list[str] = []
+        """Kinds of which a file says that there is no object."""
 
     def take(self, name: str, data: bytes) -> None:
         """Read one file; what is wrong with it is told, and the others go on."""
@@ -220,14 +222,24 @@ class _Reader:
             self._documents += _documents(data.decode("utf-8-sig", "replace"))
             return
         text = texts.decoded(data[-texts.LARGEST :])
-        if (log := _foreign_log(path.name, text)) is not None:
-            self._logs.append(log)
-        elif report := _BUG_REPORT.match(path.name):
-            lines = [line for line in text.split("\n") if _KERNEL_LINE.search(line)]
-            self._kernel.append(KernelLog(text="\n".join(lines), node=report["node"] or ""))
+        if logs := list(_foreign_logs(path.name, text)):
+            self._logs += logs
+        elif named := _BUG_REPORT.match(path.name):
+            self._report(text, path.name, named["node"] or "")
+        elif named := _USAGE.match(path.name):
+            self._others.append(_of_node(texts.read(text, path.name), named["node"]))
+        elif (missing := _MISSING.get(path.name)) is not None:
+            self._none.append(missing)
+        elif text.strip() and path.name not in _SCRIPTS_OWN:
             self._others.append(texts.read(text, path.name))
-        elif text.strip():
-            self._others.append(texts.read(text, path.name))
+
+    def _report(self, text: str, name: str, node: str) -> None:
+        report = bugreport.read(text, node)
+        if report is None:
+            self._others.append(_of_node(texts.read(text, name), node))
+            return
+        self._facts.append(report.facts)
+        self._kernel.append(report.kernel)
 
     def captured(self, source: str) -> Captured:
         """All of it."""
@@ -266,14 +278,16 @@ class _Reader:
         )
 
     def _captured_foreign(self, source: str) -> Captured:
-        if not (self._documents or self._logs or self._others):
+        if not (self._documents or self._logs or self._others or self._facts or self._none):
             told = f" ({'; '.join(self.missing[:3])})" if self.missing else ""
             raise ArchiveError(f"{source} holds nothing that is known of a cluster{told}")
+        survey = Survey.of(self._documents, read=self._none)
         return Captured(
-            survey=Survey.of(self._documents),
-            logs=tuple(self._logs),
+            survey=survey,
+            logs=tuple(_placed(self._logs, survey)),
             others=tuple(self._others),
             kernel=tuple(self._kernel),
+            facts=tuple(self._facts),
             missing=tuple(self.missing),
         )
 
@@ -288,8 +302,10 @@ def _paired(data: bytes) -> bool:
 
 
 _BUG_REPORT: Final = re.compile(r"^nvidia-bug-report(?:_(?P<node>[a-z0-9.\-]+?))?\.log$")
-_KERNEL_LINE: Final = re.compile(r"^\[ *[0-9]+\.[0-9]+\]|\bkernel: |^<[0-9]>|\bNVRM: ")
-"""What a bug report quotes of the kernel's log, from dmesg or from the journal."""
+_USAGE: Final = re.compile(r"^gpu_device_usage_(?P<node>[a-z0-9.\-]+?)\.log$")
+_MISSING: Final = {"cluster_policy.missing": "clusterpolicies", "nvidiadrivers.missing": "nvidiadrivers"}
+_SCRIPTS_OWN: Final = frozenset({"must-gather.log", "must-gather.stderr.log", "version", "all_machines.list"})
+"""What NVIDIA's script says of its own work, and of machines that no check asks for."""
 _LOG_NAMES: Final = (
     re.compile(r"^gpu_operand_pod_(?P<pod>[a-z0-9.\-]+?)(?P<previous>\.previous)?\.log$"),
     re.compile(r"^(?P<pod>gpu_operator_pod)(?P<previous>\.previous)?\.log$"),
@@ -297,11 +313,60 @@ _LOG_NAMES: Final = (
 """NVIDIA's names of logs (contracts/admin-workflow.md 13.1)."""
 
 
-def _foreign_log(name: str, text: str) -> Log | None:
-    for pattern in _LOG_NAMES:
-        if found := pattern.match(name):
-            return Log(text=text, pod=found["pod"].replace("_", "-"), previous=found["previous"] is not None)
-    return None
+_PREFIX: Final = re.compile(r"^\[pod/[^/\]\s]+/(?P<container>[^\]\s]+)\] ")
+"""How kubectl marks the lines of several containers' logs."""
+
+
+def _foreign_logs(name: str, text: str) -> Iterator[Log]:
+    """The logs that are in a file of NVIDIA's: one, or one a container where lines say whose they are."""
+    found = next(filter(None, (pattern.match(name) for pattern in _LOG_NAMES)), None)
+    if found is None:
+        return
+    by_container: dict[str, list[str]] = {}
+    container = ""
+    for line in text.split("\n"):
+        if (mark := _PREFIX.match(line)) is not None:
+            container, line = mark["container"], line[mark.end() :]
+        by_container.setdefault(container, []).append(line)
+    pod, previous = found["pod"].replace("_", "-"), found["previous"] is not None
+    for container, lines in by_container.items():
+        if any(lines):
+            yield Log(text="\n".join(lines), pod=pod, container=container, previous=previous)
+
+
+_OPERATORS_LOG: Final = "gpu-operator-pod"
+"""What stands in a file's name instead of the operator's pod."""
+
+
+def _placed(logs: Iterable[Log], survey: Survey) -> Iterator[Log]:
+    """The logs with what their pods' objects say: full name, namespace, container and node."""
+    pods = {evidence.name(each): each for each in survey.of_kind("pods")}
+    operator = [each for each in pods.values() if evidence.labels(each).get("app") == "gpu-operator"]
+    for log in logs:
+        pod = operator[0] if log.pod == _OPERATORS_LOG and len(operator) == 1 else pods.get(log.pod)
+        if pod is None:
+            yield log
+            continue
+        containers = [str(each.get("name") or "") for each in (pod.get("spec") or {}).get("containers") or ()]
+        yield msgspec.structs.replace(
+            log,
+            pod=evidence.name(pod),
+            namespace=evidence.namespace(pod),
+            container=log.container or (containers[0] if containers else ""),
+            node=evidence.node_of(pod),
+        )
+
+
+def _of_node(found: Evidence, node: str) -> Evidence:
+    """The same, of a node where it says none."""
+    if not node:
+        return found
+    return msgspec.structs.replace(
+        found,
+        nodes=tuple(msgspec.structs.replace(each, name=each.name or node) for each in found.nodes),
+        kernel=tuple(msgspec.structs.replace(each, node=each.node or node) for each in found.kernel),
+        logs=tuple(msgspec.structs.replace(each, node=each.node or node) for each in found.logs),
+    )
 
 
 _SEPARATOR: Final = re.compile(r"^---[^\n]*$", re.M)
