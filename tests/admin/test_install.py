@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from groundplane.admin import exports, helm, install, plans, uninstall
+from groundplane.admin.propose import Setting
 from groundplane.diagnose.findings import Outcome
 from groundplane.diagnose.survey import Survey
 
@@ -59,7 +60,7 @@ def release(status: str, revision: int = 1, name: str = "gpu-operator", values: 
 
 def seen(*documents: Document, **more: Any) -> install.Seen:
     survey = Survey.of(documents, read=("namespaces", "pods", "secrets", "clusterpolicies"))
-    return install.Seen(survey, DEFAULTS, more.get("rendered", ()), more.get("there", {}))
+    return install.Seen(survey, DEFAULTS, more.get("rendered", ()), more.get("there", {}), more.get("proposed", ()))
 
 
 def wanted(**more: Any) -> install.Wanted:
@@ -71,10 +72,15 @@ def outcomes(number: str, of: install.Wanted, what: install.Seen, *, resumes: bo
 
 
 THERE = {("ClusterPolicy", "", "cluster-policy"): {"metadata": {"name": "cluster-policy"}}}
+PATHS = {"hostPaths": {"kubeletRootDir": "/data/kubelet"}}
+ASKED = Setting("hostPaths.kubeletRootDir", "/data/kubelet", "where the kubelets keep their files", "A31")
 NRI = {"cdi": {"enabled": False, "nriPluginEnabled": True}}
 CASES = {
     "A51 pinned": ("A51", wanted(), seen(), ["pass"]),
     "A51 not": ("A51", wanted(chart=CHART._replace(version="")), seen(), ["fail"]),
+    "A52 this machine": ("A52", wanted(chart=helm.Chart("./chart", "0.1.0")), seen(), ["pass"]),
+    "A52 encrypted": ("A52", wanted(), seen(), ["pass"]),
+    "A52 not encrypted": ("A52", wanted(chart=CHART._replace(repository="http://charts.example")), seen(), ["warn"]),
     "A53 to be made": ("A53", wanted(), seen(), ["pass"]),
     "A53 there": ("A53", wanted(), seen(namespace()), ["pass"]),
     "A53 going": ("A53", wanted(), seen(namespace(phase="Terminating")), ["fail"]),
@@ -86,7 +92,13 @@ CASES = {
     "A55 alone": ("A55", wanted(), seen(pod("op", app="gpu-operator")), ["pass"]),
     "A55 strangers": ("A55", wanted(), seen(pod("web", app="shop")), ["warn"]),
     "A57 needed": ("A57", wanted(values={"driver": {"enabled": False}}), seen(), ["pass"]),
-    "A57 as the chart": ("A57", wanted(values={"driver": {"enabled": True}}), seen(), ["warn"]),
+    "A57 as the guide": ("A57", wanted(values={"driver": {"enabled": True}}), seen(), ["pass"]),
+    "A57 as the chart": ("A57", wanted(values={"cdi": {"nriPluginEnabled": False}}), seen(), ["warn"]),
+    "A58 none": ("A58", wanted(values={"driver": {"enabled": False}}), seen(), ["pass"]),
+    "A58 asked for": ("A58", wanted(values=PATHS), seen(proposed=(ASKED,)), ["pass"]),
+    "A58 nobody asks": ("A58", wanted(values=PATHS), seen(), ["warn"]),
+    "A59 kept": ("A59", wanted(), seen(), ["pass"]),
+    "A59 nothing to keep": ("A59", wanted(), seen()._replace(defaults={}), ["warn"]),
     "A60 accepted": ("A60", wanted(), seen(), ["pass"]),
     "A60 refused": ("A60", wanted(values=NRI), seen(), ["fail"]),
     "A60 somebody else's": ("A60", wanted(), seen(there=THERE), ["pass", "fail"]),
@@ -103,6 +115,27 @@ CASES = {
 def test_what_is_judged_before_an_installation(case: str) -> None:
     number, of, what, expected = CASES[case]
     assert outcomes(number, of, what) == expected
+
+
+def test_every_check_of_an_installation_says_something() -> None:
+    found = {each.id for each in install.judge(wanted(), seen())}
+    assert found == {f"A{number}" for number in range(51, 63)}
+
+
+def test_each_further_value_carries_the_check_that_asks_for_it() -> None:
+    (found,) = [each for each in install.judge(wanted(values=PATHS), seen(proposed=(ASKED,))) if each.id == "A58"]
+    assert "(A31)" in found.evidence[0].excerpt
+
+
+def test_a_chart_that_is_not_to_be_had_is_a_finding() -> None:
+    found = install.without_chart(wanted(), helm.ChartNotFound("the repository has 26.3.2, 26.3.1"))
+    assert [(each.id, each.outcome) for each in found][-1] == ("A56", Outcome.FAIL)
+    assert "26.3.2" in found[-1].cause
+
+
+def test_what_helm_calls_deployed_is_no_installation_without_the_nodes() -> None:
+    found = install.unvalidated(wanted(), "gpu-a: L2 waits")
+    assert (found.id, found.outcome) == ("A61", Outcome.FAIL)
 
 
 def test_what_could_not_be_read_is_unknown() -> None:

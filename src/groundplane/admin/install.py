@@ -26,6 +26,7 @@ from .releases import Revision
 
 if TYPE_CHECKING:
     from ..cluster.client import Client
+    from .propose import Setting
 
 Document = dict[str, Any]
 
@@ -83,6 +84,8 @@ class Seen(NamedTuple):
     rendered: Sequence[Document]
     there: Mapping[tuple[str, str, str], Document | None]
     """The rendered objects as they are in the cluster; a key that lacks could not be looked at."""
+    proposed: "Sequence[Setting]" = ()
+    """The values that preflight's checks ask for on this cluster."""
 
 
 def key(document: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -103,14 +106,34 @@ def judge(wanted: Wanted, seen: Seen, *, resumes: bool = False) -> list[Finding]
     """Findings A51 to A62 of what is to be installed; a failing one stops the installation."""
     return [
         _pinned(wanted),
+        _endpoint(wanted),
+        _finding("A56", Outcome.PASS, f"the chart is there: {wanted.chart}"),
         _namespace(wanted, seen.survey),
         *_pod_security(wanted, seen.survey),
         _foreign(wanted, seen.survey),
         _values(wanted, seen),
+        _reasons(wanted, seen),
+        _saved(wanted, seen),
         *_refused(wanted, seen),
         *_owned(wanted, seen),
+        _finding("A61", Outcome.PASS, "what Helm waits for is no validation: layers and verify follow, always"),
         _state(wanted, seen.survey, resumes),
     ]
+
+
+def without_chart(wanted: Wanted, error: helm.HelmError) -> list[Finding]:
+    """What can be said where the chart cannot be had: no version of that number, or nothing that answers (A56)."""
+    problem = str(Exception.__str__(error))
+    advice = error.fix or "give a version that the repository has, or --chart with a folder, a .tgz or oci://..."
+    missing = _finding("A56", Outcome.FAIL, f"the chart is not to be had: {wanted.chart}", cause=problem, fix=(advice,))
+    return [_pinned(wanted), _endpoint(wanted), missing]
+
+
+def unvalidated(wanted: Wanted, problem: str) -> Finding:
+    """Helm's part is done, and the nodes' is not: that is no installation (A61)."""
+    title = f"release {wanted.where} is deployed, and the nodes' layers did not come up"
+    fix = ("see what the doctor says, then run the same command to go on",)
+    return _finding("A61", Outcome.FAIL, title, cause=problem, fix=fix, action=Action.NONE)
 
 
 def _finding(number: str, outcome: Outcome, title: str, *evidence: Evidence, **more: Any) -> Finding:
@@ -123,6 +146,16 @@ def _pinned(wanted: Wanted) -> Finding:
     if not wanted.chart.version:
         return _finding("A51", Outcome.FAIL, f"{wanted.chart} has no version", fix=("give --version",))
     return _finding("A51", Outcome.PASS, f"the chart is pinned: {wanted.chart}")
+
+
+def _endpoint(wanted: Wanted) -> Finding:
+    chart = wanted.chart
+    if chart.is_local:
+        return _finding("A52", Outcome.PASS, "the chart is on this machine: no repository is asked")
+    if chart.repository.startswith("http://"):
+        title = f"the chart comes from {chart.repository} unencrypted: who is in between can replace it"
+        return _finding("A52", Outcome.WARN, title, fix=("give an https:// or oci:// address, or a local chart",))
+    return _finding("A52", Outcome.PASS, f"the chart comes from {chart.repository or chart.reference}")
 
 
 def _of_namespace(wanted: Wanted, survey: Survey) -> Document | None:
@@ -203,19 +236,58 @@ def _is_operators(pod: Document, release: str) -> bool:
     return known or any("nvidia" in str(value) or "gpu-operator" in str(value) for value in labels.values())
 
 
+GUIDES: Final = frozenset(
+    {"driver.enabled", "toolkit.enabled", "nfd.enabled", "cdi.enabled", "mig.strategy", "driver.kernelModuleType"}
+)
+"""The settings that a values file always has, also where they are the chart's own (A57)."""
+_OURS: Final = "operator.release"
+"""Which release groundplane's chart is like: part of the version rather than a setting."""
+
+
 def _values(wanted: Wanted, seen: Seen) -> Finding:
     same = [
-        trees.dotted(path)
+        dotted
         for path, value in trees.leaves(wanted.values)
-        if value is not None and trees.same(value, trees.get(seen.defaults, path))
+        if value is not None
+        and trees.same(value, trees.get(seen.defaults, path))
+        and (dotted := trees.dotted(path)) not in GUIDES
     ]
     if same:
         title = f"{len(same)} values are what the chart has anyway: later releases cannot change them for you"
         evidence = Evidence("values", ", ".join(same[:10]))
         return _finding("A57", Outcome.WARN, title, evidence, fix=("leave them out",))
+    count = sum(1 for _ in trees.leaves(wanted.values))
+    return _finding("A57", Outcome.PASS, f"{count} values, none of which the chart has anyway")
+
+
+def _reasons(wanted: Wanted, seen: Seen) -> Finding:
+    """A58: every further value, with the check that asks for it."""
+    further = [path for path, _ in trees.leaves(wanted.values) if trees.dotted(path) not in {*GUIDES, _OURS}]
+    known = {trees.parse(each.path): each for each in seen.proposed}
+    told = {path: next((each for at, each in known.items() if path[: len(at)] == at), None) for path in further}
+    evidence = [
+        Evidence(f"values {trees.dotted(path)}", f"{each.why} ({each.check})")
+        for path, each in told.items()
+        if each is not None
+    ]
+    unasked = [trees.dotted(path) for path, each in told.items() if each is None]
+    if unasked:
+        title = f"no check asks for {len(unasked)} of the values: keep them for a reason of yours only"
+        evidence.append(Evidence("values without a check", ", ".join(unasked[:10])))
+        fix = (
+            "leave them out, or note why they are there; groundplane preflight --fix-values FILE shows what is needed",
+        )
+        return _finding("A58", Outcome.WARN, title, *evidence, fix=fix)
     return _finding(
-        "A57", Outcome.PASS, f"{sum(1 for _ in trees.leaves(wanted.values))} values differ from the chart's"
+        "A58", Outcome.PASS, f"{len(further)} further values, each with the check that asks for it", *evidence
     )
+
+
+def _saved(wanted: Wanted, seen: Seen) -> Finding:
+    if not seen.defaults:
+        title = "the chart has no values of its own: there is nothing to compare later releases with"
+        return _finding("A59", Outcome.WARN, title, fix=("see whether it is the operator's chart (--chart)",))
+    return _finding("A59", Outcome.PASS, f"the chart's own values will be kept in {defaults_file(wanted)}")
 
 
 def _refused(wanted: Wanted, seen: Seen) -> Iterator[Finding]:

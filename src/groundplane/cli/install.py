@@ -1,5 +1,6 @@
 """``groundplane install``: the operator, with what has to be right before and what has to be seen after."""
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from ..diagnose.survey import Survey
 
 POLL_S = 2.0
+HOOKS_S = 3.0
+"""Between two looks at hooks' pods."""
 
 
 @click.command("install")
@@ -115,29 +118,37 @@ def _print(wanted: "Wanted", form: str) -> None:
 
 
 async def _install(where: Any, maker: "Helm", wanted: "Wanted", given: dict[str, Any], output: str) -> None:
-    from ..admin import install, plans
+    from ..admin import helm, install, plans
     from ..cluster.client import Client
+    from ..diagnose import findings as shape
 
     async with Client(where) as client:
-        seen, findings = await _look(client, maker, wanted)
+        try:
+            seen, findings = await _look(client, maker, wanted)
+        except (helm.ChartNotFound, helm.Unreachable) as error:
+            missing = install.without_chart(wanted, error)
+            reach.report(missing, output, kind="Plan", about={"title": f"Install {wanted.chart}", "steps": []})
         plan = install.plan(wanted, seen.survey, maker.name)
         journal = _journal(wanted, seen.survey, plan)
         resumes = _resumes(journal)
         findings += install.judge(wanted, seen, resumes=resumes)
-        _show(plan, journal, install.difference(seen), findings, output)
-        if given["dry_run"]:
+        changes = install.difference(seen)
+        stays = given["dry_run"] or _refuses(findings, given["force"])
+        _show(plan, journal, changes, findings, output if stays else "aside" if output != "text" else output)
+        if stays:
+            _tell_refusal(findings, quiet=given["dry_run"])
             reach.leave(findings)
-        _stop(findings, given["force"])
         if not given["yes"]:
             click.confirm("Go on?", abort=True, err=True)
         work = _Work(client, maker, wanted, seen, journal)
         await plans.carry_out(plan, work.steps, journal, _told())
-        reach.report(work.verified, output, kind="Installation", about={"release": work.release})
+        about = {"plan": plan.document(), "changes": changes, "preflight": shape.report(findings)}
+        reach.report(work.verified, output, kind="Installation", about={"release": work.release, **about})
 
 
 async def _look(client: "Client", maker: "Helm", wanted: "Wanted") -> "tuple[Seen, list[Finding]]":
     """What is known before anything is changed, and what preflight finds."""
-    from ..admin import install, matrix, preflight, preflight_inputs, values_file
+    from ..admin import install, matrix, preflight, preflight_inputs, propose, values_file
     from ..diagnose import survey
 
     found = await survey.live(client, dict.fromkeys((*install.KINDS, *preflight.KINDS)), namespace=wanted.namespace)
@@ -147,7 +158,8 @@ async def _look(client: "Client", maker: "Helm", wanted: "Wanted") -> "tuple[See
     like = wanted.behaves_like(defaults)
     file = values_file.ValuesFile("values", dict(wanted.values), {})
     asked = preflight_inputs.Wanted(matrix.load(None), str(like or ""), (file,))
-    return seen, preflight.preflight(preflight_inputs.inquiry_of(asked, found))
+    inquiry = preflight_inputs.inquiry_of(asked, found)
+    return seen._replace(proposed=propose.propose(inquiry).settings), preflight.preflight(inquiry)
 
 
 def _journal(wanted: "Wanted", survey: "Survey", plan: "Plan") -> "Journal":
@@ -169,24 +181,30 @@ def _resumes(journal: "Journal") -> bool:
 
 
 def _show(plan: "Plan", journal: "Journal", changes: list[str], findings: "list[Finding]", output: str) -> None:
+    """Print the plan: as the command's only document where it ends here, else for people, ``aside`` of a document."""
     from ..diagnose import findings as shape
     from . import output as printing
 
-    if output != "text":
+    if output in printing.FORMATS:
         printing.documents([{**plan.document(), "changes": changes, **shape.report(findings)}], output)
         return
     serious = [each for each in findings if each.outcome in (shape.Outcome.FAIL, shape.Outcome.WARN)]
     for line in (*shape.text(serious), "", *plan.text(journal.done), "", *changes):
-        click.echo(line)
+        click.echo(line, err=output == "aside")
 
 
-def _stop(findings: "list[Finding]", force: bool) -> None:
-    from ..diagnose.findings import ExitCode, Outcome
+def _refuses(findings: "list[Finding]", force: bool) -> bool:
+    from ..diagnose.findings import Outcome
 
-    failed = [each for each in findings if each.outcome is Outcome.FAIL]
-    if failed and not force:
-        click.echo(f"{len(failed)} findings fail: nothing was changed. Mend them, or give --force.", err=True)
-        sys.exit(int(ExitCode.FAIL))
+    return not force and any(each.outcome is Outcome.FAIL for each in findings)
+
+
+def _tell_refusal(findings: "list[Finding]", *, quiet: bool) -> None:
+    from ..diagnose.findings import Outcome
+
+    failed = sum(1 for each in findings if each.outcome is Outcome.FAIL)
+    if failed and not quiet:
+        click.echo(f"{failed} findings fail: nothing was changed. Mend them, or give --force.", err=True)
 
 
 def _told() -> "Told":
@@ -233,14 +251,39 @@ class _Work:
     async def _helm(self) -> dict[str, Any]:
         from ..admin import helm, install
 
+        work = asyncio.ensure_future(install.install(self._maker, self._wanted, self._seen.survey, self._journal))
         try:
-            return await install.install(self._maker, self._wanted, self._seen.survey, self._journal)
+            await self._watch_hooks(work)
+            return await work
         except (helm.TimedOut, helm.HookFailed):
             await self._doctor()
             raise
 
+    async def _watch_hooks(self, work: "asyncio.Future[Any]") -> None:
+        """While Helm works: a hook whose image cannot be pulled, seen twice, ends it (contracts 9.4)."""
+        from ..admin import helm, upgrade_run
+        from ..cluster import errors
+        from ..diagnose import survey
+
+        before = ""
+        try:
+            while not work.done():
+                await asyncio.wait({work}, timeout=HOOKS_S)
+                try:
+                    seen = await survey.live(self._client, ("pods", "jobs"), namespace=self._wanted.namespace)
+                except errors.ClusterError as error:
+                    click.echo(f"  hooks cannot be looked at: {error}", err=True)
+                    continue
+                stuck = "" if work.done() else upgrade_run.hook_stuck(seen)
+                if stuck and stuck == before:
+                    raise helm.HookFailed(stuck, "give an image that the nodes can pull, then run the same again")
+                before = stuck
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+
     async def _layers(self) -> None:
-        import asyncio
         import time
 
         from ..admin import progress
