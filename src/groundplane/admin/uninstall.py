@@ -5,6 +5,8 @@ and is listed, unless it is asked for. Custom resources go with their definition
 release did not make, or when that is asked for by name.
 """
 
+import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -140,16 +142,41 @@ def plan(removal: Removal, survey: Survey) -> plans.Plan:
     return plans.Plan(title=f"Uninstall {where}", steps=tuple(steps), notes=notes, facts=facts)
 
 
+GONE_S: Final = 120.0
+"""How long the API server may take to delete the custom resources of a definition, before it is told as stuck."""
+
+
 async def delete_definitions(client: "Client", definitions: Sequence[str] = DEFINITIONS) -> list[str]:
-    """Delete the definitions; those that were there."""
-    gone = []
+    """Delete the definitions, and wait until they are gone; those that were there.
+
+    Raises :class:`UninstallError` where something holds one: the next installation would find it half there.
+    """
+    found = []
     for each in definitions:
         try:
             await client.delete(kinds.CRD, each)
         except errors.NotFound:
             continue
-        gone.append(each)
-    return gone
+        found.append(each)
+    ends = time.monotonic() + GONE_S
+    for each in found:
+        while await _is_there(client, each):
+            if time.monotonic() > ends:
+                plural = each.partition(".")[0]
+                raise UninstallError(
+                    f"{each} is being deleted and does not go: a finalizer holds one of its objects "
+                    f"(kubectl get {plural} -o jsonpath='{{.items[*].metadata.finalizers}}'); the same command goes on"
+                )
+            await asyncio.sleep(0.2)
+    return found
+
+
+async def _is_there(client: "Client", definition: str) -> bool:
+    try:
+        await client.get(kinds.CRD, definition)
+    except errors.NotFound:
+        return False
+    return True
 
 
 async def remove_labels(client: "Client", nodes: Sequence[Mapping[str, Any]]) -> list[str]:
