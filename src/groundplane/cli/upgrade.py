@@ -178,16 +178,15 @@ def _offline(given: dict[str, Any]) -> "tuple[Survey, UpgradePlan]":
 
 
 def _planned(given: dict[str, Any]) -> "tuple[Survey, UpgradePlan]":
-    where = reach.config(given["kubeconfig"], given["context"])
-    return reach.run(_live(where, given))
+    wanted = wanted_of(given)
+    return reach.run(_live(reach.config(given["kubeconfig"], given["context"]), wanted, given))
 
 
-async def _live(where: Any, given: dict[str, Any]) -> "tuple[Survey, UpgradePlan]":
+async def _live(where: Any, wanted: "Wanted", given: dict[str, Any]) -> "tuple[Survey, UpgradePlan]":
     from ..admin import helm, upgrades
     from ..cluster.client import Client
     from ..diagnose import survey
 
-    wanted = wanted_of(given)
     async with Client(where) as client:
         seen = await survey.live(client, upgrades.KINDS, namespace=given["namespace"])
         wanted = with_default_chart(wanted, seen)
@@ -288,9 +287,9 @@ async def _run(given: dict[str, Any]) -> None:
     from ..cluster.client import Client
     from ..diagnose import survey
 
+    wanted = wanted_of(given)
     where = reach.config(given["kubeconfig"], given["context"])
     maker = helm.choose(given["kubeconfig"], given["context"], executable=given["executable"])
-    wanted = wanted_of(given)
     async with Client(where) as client:
         seen = await survey.live(client, upgrades.KINDS, namespace=given["namespace"])
         server = seen.server
