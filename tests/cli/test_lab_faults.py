@@ -1,39 +1,13 @@
-"""`groundplane lab faults`, `break` and `repair`: on the folder of a lab that runs."""
+"""`groundplane lab fault list`, `apply` and `clear`: on a lab that runs as a process of its own."""
 
-import fcntl
-import os
-import tempfile
+import re
 from collections.abc import Iterator
-from pathlib import Path
 
-import msgspec
 import pytest
 from click.testing import CliRunner
 
 from groundplane.cli import lab
-from groundplane.lab import driverfaults, nodes
-from groundplane.lab.driver.packages import FILE
-from groundplane.lab.host import SimulatedHost
-from groundplane.node.hostroot import HostRoot
-
-
-@pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedHost]:
-    with tempfile.TemporaryDirectory(prefix="gp-") as short:  # unix sockets below it have few bytes for their names
-        yield from _running(Path(short), monkeypatch)
-
-
-def _running(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedHost]:
-    monkeypatch.setenv("GROUNDPLANE_HOME", str(folder / "home"))
-    home = folder / "home/lab/default"
-    home.mkdir(parents=True)
-    spec = nodes.NodeSpec("gpu-1", gpus=(nodes.GpuSpec("H100"),))
-    running = lab.Running(os.getpid(), "http://127.0.0.1:1", "none", 1)
-    (home / "lab.json").write_bytes(msgspec.json.encode(running))
-    (home / "workdir").write_text(str(folder / "w"))
-    with (home / "lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield SimulatedHost(HostRoot(folder / "w/gpu-1", durable=False), spec)
+from groundplane.lab.faultbook import FAULTS
 
 
 def run(*argv: str) -> tuple[int, str]:
@@ -41,42 +15,51 @@ def run(*argv: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_every_fault_is_listed() -> None:
-    code, text = run("faults")
-    assert code == 0
-    for name, fault in driverfaults.FAULTS.items():
-        assert f"{name}\n    {fault.program} says: {fault.shows}\n" in text
-
-
-def test_a_node_is_broken_and_repaired(host: SimulatedHost) -> None:
-    code, text = run("break", "gpu-1", "no-kernel-headers")
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name of a lab with one node."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("GROUNDPLANE_HOME", str(tmp_path_factory.mktemp("home")))
+    code, text = run("up", "--name", "book", "--nodes", "1", "--no-operator")
     assert code == 0, text
-    assert "Could not resolve Linux kernel version" in text and "delete the driver's pod on gpu-1" in text
-    assert host.root.exists(FILE)
-    assert run("repair", "gpu-1", "no-kernel-headers") == (0, "gpu-1: no-kernel-headers is repaired\n")
-    assert not host.root.exists(FILE)
+    yield "book"
+    assert run("down", "--name", "book")[0] == 0
+    patch.undo()
 
 
-def test_a_setting_is_named(host: SimulatedHost) -> None:
-    assert (
-        "put KERNEL_MODULE_TYPE=closed into the driver's environment" in run("break", "gpu-1", "kernel-module-type")[1]
-    )
+def test_every_fault_is_listed_in_its_layer() -> None:
+    code, text = run("fault", "list")
+    assert code == 0
+    assert re.findall(r"^L\d", text, re.MULTILINE) == [f"L{number}" for number in range(10)]
+    for name, fault in FAULTS.items():
+        assert re.search(rf"^  {name} +{re.escape(fault.title)} ", text, re.MULTILINE)
+
+
+def test_a_node_is_broken_from_another_process_and_repaired(running: str) -> None:
+    folder = lab.machines(running) / "gpu-1"
+    before = (folder / "dev/kmsg").read_text()
+    code, text = run("fault", "apply", "double-bit-error", "--node", "gpu-1", "--name", running)
+    assert code == 0, text
+    assert "gpu-1: a GPU reports Xid 48" in text and "groundplane doctor --kubeconfig" in text
+    assert "Xid" in (folder / "dev/kmsg").read_text().removeprefix(before)
+    assert run("fault", "clear", "double-bit-error", "--name", running) == (0, "gpu-1: double-bit-error is cleared\n")
+    assert "Xid" not in (folder / "dev/kmsg").read_text()
 
 
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (("break", "gpu-2", "secure-boot"), "there is no node 'gpu-2'; there are gpu-1"),
-        (("break", "gpu-1", "fire"), "there is no fault 'fire'; there are daemons-not-ready"),
-        (("repair", "gpu-1", "secure-boot", "--name", "other"), "no lab named 'other' is running"),
+        (("apply", "secure-boot", "--node", "gpu-2"), "there is no node 'gpu-2'; there are gpu-1"),
+        (("apply", "fire"), "there is no fault 'fire'; there are "),
+        (("apply", "rhel-metadata"), "rhel-metadata can be on GPU nodes of Red Hat's"),
+        (("clear", "driver-module-gone", "--node", "gpu-1"), "can be on GPU nodes with a driver of their own only"),
     ],
 )
-def test_what_is_not_there_is_named(host: SimulatedHost, argv: tuple[str, ...], told: str) -> None:
-    code, text = run(*argv)
+def test_what_is_not_there_is_named(running: str, argv: tuple[str, ...], told: str) -> None:
+    code, text = run("fault", *argv, "--name", running)
     assert code == 1 and told in text
 
 
-def test_a_lab_of_real_nodes_is_not_broken_from_here(host: SimulatedHost) -> None:
-    (Path(os.environ["GROUNDPLANE_HOME"]) / "lab/default/workdir").unlink()
-    code, text = run("break", "gpu-1", "secure-boot")
-    assert code == 1 and "real Kubernetes" in text
+def test_a_lab_that_does_not_run_is_named(running: str) -> None:
+    code, text = run("fault", "apply", "secure-boot", "--name", "other")
+    assert code == 1 and "no lab named 'other' is running" in text

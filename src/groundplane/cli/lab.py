@@ -24,15 +24,13 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from . import documents, lab_scenario
+from . import documents, lab_fault, lab_scenario
 from .render import load_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..lab.demo import Outcome
-    from ..lab.driverfaults import Fault
-    from ..lab.host import SimulatedHost
     from ..lab.nodes import NodeSpec
 
 EMBEDDED = "embedded"
@@ -82,7 +80,8 @@ def _read(name: str) -> Running | None:
         return None
 
 
-def _expect(name: str) -> Running:
+def expect(name: str) -> Running:
+    """The running lab of that name. ClickException if there is none."""
     running = _read(name)
     if running is None:
         raise click.ClickException(f"no lab named {name!r} is running; start one with `groundplane lab up`")
@@ -125,6 +124,12 @@ _name = click.option(
 )
 @click.option("--speed", default=60.0, show_default=True, help="Cluster seconds in one real second.")
 @click.option("--policy", type=click.Path(exists=True, dir_okay=False), help="Apply this ClusterPolicy at the start.")
+@click.option(
+    "--kubernetes",
+    metavar="VERSION",
+    default="",
+    help="What the API server says it is, such as v1.35.2; embedded only. It answers as v1.37 in any case.",
+)
 @click.option("--no-operator", is_flag=True, help="Start the cluster only; run an operator against it yourself.")
 @click.option("--foreground", is_flag=True, help="Stay in this terminal until Ctrl-C.")
 @click.option("--timeout", type=float, help="Seconds to wait for the API to answer: 30, with real Kubernetes 600.")
@@ -135,6 +140,7 @@ def up(
     port: int,
     speed: float,
     policy: str | None,
+    kubernetes: str,
     no_operator: bool,
     foreground: bool,
     timeout: float | None,
@@ -148,19 +154,34 @@ def up(
     if policy:
         load_policy(policy)
     real = engine != EMBEDDED
+    if kubernetes:
+        _check_version(kubernetes, real)
     if real:
         from . import lab_kubernetes
 
         lab_kubernetes.prepare()
     if foreground:
-        run = functools.partial(_run_kubernetes if real else _run_embedded, name, specs, port, speed, policy)
+        embedded = functools.partial(_run_embedded, kubernetes)
+        run = functools.partial(_run_kubernetes if real else embedded, name, specs, port, speed, policy)
         _run(name, run, not no_operator, policy)
         return
     argv = [sys.executable, "-m", "groundplane", "lab", "up", "--foreground", "--name", name, "--nodes", nodes]
     argv += ["--engine", engine, "--port", str(port), "--speed", str(speed)]
     argv += ["--policy", policy] if policy else []
+    argv += ["--kubernetes", kubernetes] if kubernetes else []
     argv += ["--no-operator"] if no_operator else []
     _print_running(_spawn(name, argv, timeout or (600.0 if real else 30.0)))
+
+
+def _check_version(kubernetes: str, real: bool) -> None:
+    from ..lab import discovery
+
+    if real:
+        raise click.ClickException("--kubernetes is the embedded lab's: real Kubernetes is the version that was built")
+    try:
+        discovery.version(kubernetes)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _specs(nodes: str) -> "list[NodeSpec]":
@@ -213,9 +234,9 @@ def _run(name: str, run: "Callable[[bool], None]", operator: bool, policy: str |
 
 
 def _run_embedded(
-    name: str, specs: "list[NodeSpec]", port: int, speed: float, policy: str | None, operator: bool
+    kubernetes: str, name: str, specs: "list[NodeSpec]", port: int, speed: float, policy: str | None, operator: bool
 ) -> None:
-    asyncio.run(_serve(name, specs, port, speed, policy, operator))
+    asyncio.run(_serve(kubernetes, name, specs, port, speed, policy, operator))
 
 
 def _run_kubernetes(
@@ -239,7 +260,7 @@ def _run_kubernetes(
 
 
 async def _serve(
-    name: str, specs: "list[NodeSpec]", port: int, speed: float, policy: str | None, operator: bool
+    kubernetes: str, name: str, specs: "list[NodeSpec]", port: int, speed: float, policy: str | None, operator: bool
 ) -> None:
     from ..lab import cluster
 
@@ -251,7 +272,9 @@ async def _serve(
     state = home / "lab.json"
     try:
         workdir = _fresh_workdir(home)
-        async with cluster.Lab(specs, speed=speed, port=port, operator=operator, workdir=workdir) as lab:
+        async with cluster.Lab(
+            specs, speed=speed, port=port, operator=operator, workdir=workdir, kubernetes=kubernetes
+        ) as lab:
             kubeconfig = lab.kubeconfig(home / "kubeconfig")
             if policy:
                 await lab.apply(documents.unpacked(documents.read(policy), "ClusterPolicy"))
@@ -306,7 +329,7 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
 @click.option("--timeout", default=20.0, show_default=True, help="Seconds to wait before it is killed.")
 def down(name: str, timeout: float) -> None:
     """End a lab."""
-    running = _expect(name)
+    running = expect(name)
     os.kill(running.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout
     while _holds_lock(name):
@@ -329,7 +352,7 @@ def _holds_lock(name: str) -> bool:
 @_name
 def status(name: str) -> None:
     """Show a running lab's nodes and how far the stack has come up on each."""
-    running = _expect(name)
+    running = expect(name)
     _print_running(running)
     asyncio.run(_print_status(running))
 
@@ -363,7 +386,7 @@ async def _print_status(running: Running) -> None:
 @_name
 def kubeconfig(name: str) -> None:
     """Print the path of a running lab's kubeconfig: export KUBECONFIG="$(groundplane lab kubeconfig)"."""
-    running = _expect(name)
+    running = expect(name)
     click.echo(running.kubeconfig)
 
 
@@ -405,60 +428,13 @@ async def _demo(nodes: str | None, speed: float, plain: bool) -> "Outcome":
 command.add_command(lab_scenario.command)
 
 
-@command.command("faults")
-def faults() -> None:
-    """List what can be broken on a node, and how it shows."""
-    from ..lab import driverfaults
-
-    for fault_name, fault in sorted(driverfaults.FAULTS.items()):
-        click.echo(f"{fault_name}\n    {fault.program} says: {fault.shows}\n    {fault.means}")
+command.add_command(lab_fault.command)
 
 
-@command.command("break")
-@_name
-@click.argument("node")
-@click.argument("fault")
-def break_(name: str, node: str, fault: str) -> None:
-    """Bring a fault about on a NODE of a running lab; `groundplane lab faults` lists them."""
-    from ..lab import driverfaults
-
-    chosen = _fault(fault)
-    chosen.inject(_host(name, node))
-    click.echo(f"{node}: {fault}; {chosen.program} will say: {chosen.shows}")
-    for key, value in chosen.env.items():
-        click.echo(f"this one is a setting: put {key}={value} into the driver's environment (spec.driver.env)")
-    if chosen.program == driverfaults.DRIVER and not chosen.env:
-        click.echo(f"it counts when the driver's container starts or ends: delete the driver's pod on {node}")
-
-
-@command.command("repair")
-@_name
-@click.argument("node")
-@click.argument("fault")
-def repair(name: str, node: str, fault: str) -> None:
-    """Undo a fault on a NODE of a running lab."""
-    _fault(fault).cure(_host(name, node))
-    click.echo(f"{node}: {fault} is repaired")
-
-
-def _fault(name: str) -> "Fault":
-    from ..lab import driverfaults
-
-    try:
-        return driverfaults.fault(name)
-    except driverfaults.UnknownFaultError as error:
-        raise click.ClickException(str(error)) from error
-
-
-def _host(name: str, node: str) -> "SimulatedHost":
-    """The simulated host of a node of a running lab."""
-    from ..lab.host import HostError, SimulatedHost
-
-    _expect(name)
+def machines(name: str) -> Path:
+    """The folder of a running lab's simulated machines, one by node. ClickException where there is none."""
+    expect(name)
     note = _home(name) / "workdir"
     if not note.exists():
         raise click.ClickException(f"lab {name!r} runs on real Kubernetes; its nodes are broken by hand, not from here")
-    try:
-        return SimulatedHost.attached(Path(note.read_text(encoding="utf-8")) / node)
-    except (HostError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+    return Path(note.read_text(encoding="utf-8"))

@@ -47,6 +47,8 @@ DESCRIPTION = "/var/lib/groundplane/node.json"
 """What the machine was made from, for other processes."""
 BOOT_KERNEL = "/boot/default-kernel"
 """The release of the kernel that the next boot starts, where it is another than the node was described with."""
+IN_FORCE = "/run/groundplane/handlers.json"
+"""The handlers with which the container runtime was started last, for all who look at the machine."""
 NO_DRIVER = "0.0"
 """What the description of a machine says of a driver as long as none was loaded."""
 _OS_NAMES = {
@@ -82,7 +84,6 @@ class SimulatedHost:
         self.spec = spec
         self.gpus: tuple[Gpu, ...] = tuple(_gpus(spec))
         self.kernel_modules = KernelModules(root, spec.arch)
-        self._handlers: dict[str, dict[str, Any]] = {}
         self._check_socket_length()
         if not attach:
             self._install()
@@ -309,12 +310,14 @@ class SimulatedHost:
 
     def read_runtime(self) -> None:
         """Read the runtime's configuration, as it does on its start."""
-        self._handlers = configured_handlers(self.spec.runtime.name, self.root)
+        handlers = configured_handlers(self.spec.runtime.name, self.root)
+        self.root.write_atomic(IN_FORCE, json.dumps(handlers))
 
     @property
     def runtime_handlers(self) -> dict[str, str]:
         """Path of the binary of each handler the running runtime knows, by name; empty for its own `runc`."""
-        return {name: str(table.get("binary", "")) for name, table in self._handlers.items()}
+        handlers = json.loads(self.root.read_text(IN_FORCE)) if self.root.exists(IN_FORCE) else {}
+        return {name: str(table.get("binary", "")) for name, table in handlers.items()}
 
     def injects(self) -> bool:
         """Whether the container runtime has a way to give GPUs to containers: a handler, or CDI devices."""

@@ -6,6 +6,8 @@ Source: contracts/driver-lifecycle.md 6.6.
 import re
 from typing import Final, NamedTuple
 
+from ...node.devices.models import CUDA_VERSIONS
+
 _FULL_VERSION: Final = re.compile(r"[0-9]+(\.[0-9]+)+")
 _PRECOMPILED: Final = re.compile(r"(?P<branch>[0-9]+)-(?P<kernel>[0-9].*)-(?P<os>[a-z]+)[0-9.]+")
 
@@ -36,3 +38,8 @@ def parse(reference: str) -> DriverImage:
 def version_of(reference: str) -> str:
     """The driver version that an image brings."""
     return parse(reference).version
+
+
+def published(reference: str) -> bool:
+    """Whether NVIDIA has published drivers of that branch."""
+    return parse(reference).branch <= max(CUDA_VERSIONS)

@@ -4,10 +4,11 @@ So a lab's nodes have their labels before anything is installed, as a cluster wi
 with the rights of an account of its own, where the lab has access control, and labels the node straight away.
 """
 
+import asyncio
 import sys
 from typing import Any
 
-from .. import nodeprograms
+from .. import nodeprograms, resources
 from ..api import Api
 from ..clock import LabClock
 from ..host import SimulatedHost
@@ -17,6 +18,8 @@ from ..status import StatusError
 PROGRAM = "node-features"
 NAMESPACE = "kube-system"
 AGAIN_S = 10.0
+SWITCHED_OFF = "groundplane.dev/lab-no-node-features"
+"""Annotation of a node on which it does not run, as where node feature discovery was uninstalled."""
 _RULES = [
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
     {"apiGroups": ["nfd.k8s-sigs.io"], "resources": ["nodefeatures"], "verbs": ["get", "list", "watch"]},
@@ -68,6 +71,30 @@ async def keep(api: Api, host: SimulatedHost, clock: LabClock, programs: Program
     program = nodeprograms.program(PROGRAM)
     while True:
         said = bytearray()
-        code = await program(ContainerContext(container, (PROGRAM,), out=said.extend))
+        running = asyncio.ensure_future(program(ContainerContext(container, (PROGRAM,), out=said.extend)))
+        try:
+            ended = await _ended(running, api, host.spec.name, clock)
+        finally:
+            running.cancel()
+        if not ended:
+            await asyncio.wait({running})
+            while _switched_off(api, host.spec.name):
+                await clock.sleep(AGAIN_S)
+            continue
+        code = running.result()
         sys.stderr.write(f"{PROGRAM} of node {host.spec.name} ended with {code}:\n{said.decode(errors='replace')}")
         await clock.sleep(AGAIN_S)
+
+
+async def _ended(running: "asyncio.Future[int]", api: Api, node: str, clock: LabClock) -> bool:
+    """Whether the program has ended by itself; False when it is not wanted on the node any more."""
+    while not running.done():
+        await asyncio.wait({running}, timeout=AGAIN_S / clock.speed)
+        if _switched_off(api, node):
+            return False
+    return True
+
+
+def _switched_off(api: Api, node: str) -> bool:
+    found = api.find(resources.NODES, node) or {}
+    return SWITCHED_OFF in ((found.get("metadata") or {}).get("annotations") or {})

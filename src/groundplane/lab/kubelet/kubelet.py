@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ...node.hostroot import HostRoot
-from .. import resources
+from .. import programs, resources
 from ..api import Api
 from ..clock import LabClock
+from ..driver import image as driver_image
 from ..host import SimulatedHost
 from ..nodes import NodeSpec
 from ..programs import CommandNotFoundError, Image, ProgramRegistry, Stdin, image_missing
@@ -180,6 +181,8 @@ class Kubelet:
 
     def image(self, reference: str) -> Image | None:
         """An image that this node can pull, or None."""
+        if programs.repository_of(reference).endswith("/driver") and not driver_image.published(reference):
+            return None
         return None if image_missing(reference, self.spec.missing_images) else self.programs.image(reference)
 
     # --- access for people --------------------------------------------------------------------------------------------

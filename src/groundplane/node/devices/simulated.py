@@ -406,7 +406,7 @@ class Machine:
         self._set(gpu, defect=defect)
 
     def set_fabric(self, gpu: int | str, state: str | None) -> None:
-        """Let a GPU join the NVLink fabric (`completed`), or not yet (`inProgress`, `notStarted`); None: it has none."""
+        """Let a GPU join the NVLink fabric (`completed`), or not (`inProgress`, `notStarted`); None: it has none."""
         self._set(gpu, fabric=None if state is None else simfile.FabricEntry(state=state))  # type: ignore[arg-type]
 
     def set_events(self, gpu: int | str, supported: bool) -> None:

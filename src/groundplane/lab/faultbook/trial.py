@@ -1,0 +1,213 @@
+"""Trying faults on a lab: nodes for them, all broken at once or one after the other, and whether the doctor finds each.
+
+The doctor is the shipped one, live and on an archive of the same moment. Used by the tests and by the bench of the
+doctor's accuracy, which prints what was mistaken for what.
+"""
+
+import asyncio
+import io
+import tarfile
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import msgspec
+
+from ...admin import gather, gather_pack, nodelook
+from ...cluster.client import Client
+from ...diagnose import archive, collect, doctor
+from ...diagnose.engine import Verdict
+from ...diagnose.findings import Layer
+from ..cluster import OPERATOR_NAMESPACE, Lab, data
+from ..nodes import GpuSpec, NodeSpec, OsSpec, RuntimeSpec
+from . import table
+from .model import Fault, Where
+from .table import FAULTS
+
+SPEED: Final = 600.0
+AGAIN_S: Final = 0.3
+"""Real seconds between two examinations."""
+PATIENCE_S: Final = 60.0
+
+_PLAIN: Final = {"gpus": (GpuSpec("A100", 2),)}
+KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    table.ANY.says: _PLAIN,
+    table.CONTAINER.says: _PLAIN,
+    table.OTHER.says: _PLAIN,
+    table.CONTAINERD.says: _PLAIN,
+    table.MIG_NODE.says: _PLAIN,
+    table.OWN.says: {**_PLAIN, "host_driver": "595.91.07"},
+    table.RED_HAT.says: {**_PLAIN, "os": OsSpec("rhel", "9.6"), "kernel": "5.14.0-570.12.1.el9_6.x86_64"},
+    table.OLD.says: {"gpus": (GpuSpec("V100"),)},
+}
+"""What a node is made of on which a fault of a kind can be."""
+HEALTHY: Final[Sequence[NodeSpec]] = (
+    NodeSpec("driver-container", gpus=(GpuSpec("H100", 8),)),
+    NodeSpec("driver-of-its-own", gpus=(GpuSpec("L40S", 2),), host_driver="595.91.07"),
+    NodeSpec("red-hat", **KINDS[table.RED_HAT.says]),
+    NodeSpec("cri-o", gpus=(GpuSpec("A100", 1),), runtime=RuntimeSpec("cri-o", "1.33.0")),
+    NodeSpec("docker", gpus=(GpuSpec("T4", 1),), runtime=RuntimeSpec("docker", "28.0.0")),
+    NodeSpec("divided", gpus=(GpuSpec("A100", 1, mig_devices=("1g.10gb",) * 7),)),
+    NodeSpec("arm", gpus=(GpuSpec("GH200", 1),), arch="arm64"),
+    NodeSpec("old", gpus=(GpuSpec("V100", 1),)),
+    NodeSpec("no-gpu"),
+)
+"""A node of every kind."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What the doctor said of a fault: the causes on its node, the first on top."""
+
+    fault: str
+    node: str
+    layer: Layer
+    causes: tuple[str, ...]
+    layers: tuple[Layer, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def _fault(self) -> Fault:
+        return FAULTS[self.fault]
+
+    @property
+    def layer_right(self) -> bool:
+        """Whether what is on top is in the fault's layer."""
+        return self._fault.note or self.layers[:1] == (self.layer,)
+
+    @property
+    def cause_right(self) -> bool:
+        """Whether what is on top is the fault's cause."""
+        if self._fault.note:
+            return bool(set(self._fault.causes) & set(self.notes))
+        return bool(self.causes) and self.causes[0] in self._fault.causes
+
+    @property
+    def false_alarms(self) -> int:
+        """Causes that are told though there is but one, or none."""
+        return max(0, len(self.causes) - (0 if self._fault.note else 1))
+
+    @property
+    def right(self) -> bool:
+        """Whether it was found, and nothing else."""
+        return self.layer_right and self.cause_right and not self.false_alarms
+
+
+def node_for(fault: Fault, name: str) -> NodeSpec:
+    """A node on which a fault can be."""
+    return NodeSpec(name, **KINDS[fault.on.says])
+
+
+class Trial:
+    """A lab with the GPU stack on it, and the doctor."""
+
+    def __init__(self, lab: Lab, client: Client) -> None:
+        self.lab = lab
+        self.client = client
+
+    def where(self, node: str) -> Where:
+        """A node of the lab."""
+        return Where(self.client, node, self.lab.host(node))
+
+    async def apply(self, placed: Mapping[str, str]) -> None:
+        """Bring faults about, by node."""
+        for node, fault in placed.items():
+            await FAULTS[fault].apply(self.where(node))
+
+    async def clear(self, placed: Mapping[str, str]) -> None:
+        """Undo them."""
+        for node, fault in placed.items():
+            await FAULTS[fault].clear(self.where(node))
+
+    async def live(self) -> Verdict:
+        """What the doctor says of the cluster."""
+        return doctor.diagnose(await collect.examine(self.client, namespace=OPERATOR_NAMESPACE, look=self._look))
+
+    async def offline(self) -> tuple[Verdict, Verdict]:
+        """What it says of what was gathered, and of the archive of that, read back."""
+        gathered = await gather.gather(self.client, namespace=OPERATOR_NAMESPACE, look=self._look)
+        redactor = gather_pack.redactor_of(gathered.captured.survey, pseudonyms=False)
+        whole = gather_pack.redacted(gathered, redactor).gathered.captured
+        read = archive.load_stream("archive.tar", packed(archive.entries(whole)))
+        return doctor.diagnose(gathered.captured.evidence()), doctor.diagnose(read.evidence())
+
+    async def _look(self, nodes: Sequence[str]) -> nodelook.NodeLook:
+        return await nodelook.look(self.client, nodes, namespace=OPERATOR_NAMESPACE)
+
+    async def healthy(self, patience_s: float = PATIENCE_S) -> Verdict:
+        """The first verdict without any finding; the last one if there is none in time."""
+        end = time.monotonic() + patience_s
+        while True:
+            verdict = await self.live()
+            if verdict.healthy or time.monotonic() > end:
+                return verdict
+            await asyncio.sleep(AGAIN_S)
+
+    async def found(self, placed: Mapping[str, str], patience_s: float = PATIENCE_S) -> list[Result]:
+        """What the doctor says of faults as soon as it is right; what it said last if it is not in time."""
+        end = time.monotonic() + patience_s
+        while True:
+            results = judged(await self.live(), placed)
+            if all(each.right for each in results) or time.monotonic() > end:
+                return results
+            await asyncio.sleep(AGAIN_S)
+
+
+def packed(entries: Iterable[tuple[str, bytes]]) -> io.BytesIO:
+    """Files as a tar."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, content in entries:
+            info = tarfile.TarInfo(f"must-gather/{name}")
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    stream.seek(0)
+    return stream
+
+
+def judged(verdict: Verdict, placed: Mapping[str, str]) -> list[Result]:
+    """A verdict as it concerns each fault: what it says of the fault's node, and what of no node."""
+    everything = [cause.finding for cause in verdict.causes]
+    results = []
+    for node, name in placed.items():
+        alone = FAULTS[name].cluster or len(placed) == 1  # then nothing else may be told, of whatever node
+        told = [each for each in everything if alone or node in each.nodes or not each.nodes]
+        notes = tuple(each.id for each in verdict.notes if node in each.nodes)
+        results.append(
+            Result(
+                name,
+                node,
+                FAULTS[name].layer,
+                tuple(each.id for each in told),
+                tuple(each.layer for each in told),
+                notes,
+            )
+        )
+    return results
+
+
+@asynccontextmanager
+async def trial(nodes: Sequence[NodeSpec], *, speed: float = SPEED, healthy: bool = True) -> AsyncIterator[Trial]:
+    """A lab with these nodes and the stack of the users' guide; healthy, unless that is not waited for."""
+    async with Lab(nodes, speed=speed) as lab, lab.client(user_agent="groundplane-trial") as client:
+        await lab.apply([data("guide-baseline.yaml")])
+        tried = Trial(lab, client)
+        if healthy:
+            await lab.wait_ready(timeout_s=PATIENCE_S)
+            await tried.healthy()
+        yield tried
+
+
+def rounds(names: Iterable[str], size: int = 16) -> list[dict[str, str]]:
+    """Faults of nodes as rounds that are tried at once, each on a node of its own."""
+    alone = [name for name in names if not single(name)]
+    return [
+        {f"n{number:02d}": name for number, name in enumerate(alone[start : start + size])}
+        for start in range(0, len(alone), size)
+    ]
+
+
+def single(name: str) -> bool:
+    """Whether a fault is tried alone: one of the whole cluster, or of a pod that the scheduler cannot place."""
+    fault = FAULTS[name]
+    return fault.cluster or fault.layer is Layer.WORKLOAD
