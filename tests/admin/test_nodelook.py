@@ -12,6 +12,7 @@ import pytest
 from groundplane.admin import nodelook
 from groundplane.admin.nodelook import NodeLook, Way, look
 from groundplane.cluster.client import Client
+from groundplane.cluster.errors import Forbidden
 from groundplane.cluster.kinds import POD
 from groundplane.diagnose.evidence import NodeFacts
 from groundplane.lab import nodes, resources
@@ -212,6 +213,24 @@ def test_secrets_in_what_a_program_printed_are_not_told() -> None:
     with pytest.raises(nodelook.Unread) as told:
         nodelook.parsed("no proxy at https://me:hunter2-very-secret@proxy:3128", "n")
     assert "hunter2" not in str(told.value) and "no proxy at" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ('pods "x" is forbidden: violates PodSecurity "baseline:latest": privileged', "are privileged"),
+        ('pods is forbidden: User "me" cannot create resource "pods"', "create and delete of pods"),
+    ],
+)
+def test_what_an_api_server_refuses(message: str, words: str) -> None:
+    told = nodelook._reason(Forbidden(403, "Forbidden", message))
+    assert message in told and words in told
+
+
+async def test_a_namespace_that_is_not_there() -> None:
+    async with running() as (_, client):
+        found = await look(client, ["gpu-a"], namespace="none", ways=[Way.PODS], image="groundplane:1")
+    assert found.unread == {"gpu-a": "namespace none does not exist: inspector pods need one that is there"}
 
 
 STATES: list[tuple[Callable[[], dict[str, Any]], str]] = [

@@ -22,11 +22,12 @@ from ..api import names
 from ..cluster.client import Client
 from ..cluster.errors import AlreadyExists, ApiError, ClusterError, Forbidden, NotFound
 from ..cluster.execute import NO_SUCH_COMMAND, NoSuchCommand, Ran, execute
-from ..cluster.kinds import POD
+from ..cluster.kinds import NAMESPACE, POD
 from ..diagnose.evidence import Command, KernelLog, NodeFacts
 from ..diagnose.redact import redacted
 from ..node.inspect import commands, hardware, system
 from ..node.inspect import main as inspect
+from .snapshot import PSA_ENFORCE
 
 PROGRAM: Final = inspect.NAME
 IMAGE: Final = "groundplane"
@@ -98,7 +99,10 @@ async def look(
     """
     wanted, found = list(dict.fromkeys(nodes)), NodeLook()
     allowed = frozenset(ways)
-    if Way.PODS in allowed and wanted:
+    refusal = await _refusal(client, namespace) if Way.PODS in allowed and wanted else ""
+    if refusal:
+        found = NodeLook(unread=dict.fromkeys(wanted, refusal))
+    elif Way.PODS in allowed and wanted:
         inspectors = _Inspectors(
             client,
             namespace,
@@ -116,6 +120,24 @@ async def look(
     elif left and not allowed:
         found = found.with_more(NodeLook(unread=dict.fromkeys(left, "no way of looking at nodes is allowed")))
     return found
+
+
+async def _refusal(client: Client, namespace: str) -> str:
+    """Why a namespace takes no inspector pods, which are privileged; empty if it may."""
+    try:
+        found = await client.get(NAMESPACE, namespace)
+    except NotFound:
+        return f"namespace {namespace} does not exist: inspector pods need one that is there"
+    except ClusterError:
+        return ""  # the pods themselves will tell
+    level = (found["metadata"].get("labels") or {}).get(PSA_ENFORCE, "privileged")
+    return "" if level == "privileged" else f"namespace {namespace} enforces Pod Security level {level}; {PRIVILEGED}"
+
+
+PRIVILEGED: Final = (
+    "inspector pods are privileged: give a namespace that takes them, or label this one "
+    f"{PSA_ENFORCE}=privileged for the look"
+)
 
 
 def _repeated(option: str, values: Sequence[str]) -> list[str]:
@@ -164,6 +186,8 @@ class Unread(Exception):  # noqa: N818  (no error of ours: a node that cannot be
 
 
 def _reason(error: ClusterError) -> str:
+    if isinstance(error, Forbidden) and "violates PodSecurity" in str(error):
+        return f"{error}; {PRIVILEGED}"
     if isinstance(error, Forbidden):
         return f"{error}; needed are get and create of pods/exec, and for inspector pods create and delete of pods"
     return str(error)

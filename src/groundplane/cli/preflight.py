@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 ROWS_SHOWN = 20
 """Nodes of the inventory that are printed, unless all are asked for."""
 
+NO_NAMESPACE_YET = "default"
+"""Where inspector pods are, as long as the operator's namespace does not exist."""
+
 
 @click.command("preflight")
 @reach.cluster_options
@@ -156,10 +159,14 @@ async def _into_nodes(options: Options, client: "Client", inquiry: "Inquiry") ->
     ways += [nodelook.Way.PODS] if options.node_pods else []
     network = options.node_pods and not options.no_network
     needed = preflight_platform.needed(inquiry)
+    snapshot = inquiry.snapshot
+    namespace = options.namespace
+    if snapshot.namespace_labels is None and "namespaces" not in snapshot.unread:
+        namespace = NO_NAMESPACE_YET  # before the first install there is none, and preflight makes none
     return await nodelook.look(
         client,
-        [node.name for node in inquiry.snapshot.candidates],
-        namespace=options.namespace,
+        [node.name for node in snapshot.candidates],
+        namespace=namespace,
         ways=ways,
         image=options.node_image,
         reach=preflight_inputs.reaching(inquiry, options.addresses) if network else (),
