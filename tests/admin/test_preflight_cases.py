@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from preflight_world import (
     B200,
     CR_DRIVER_POD,
@@ -21,7 +22,9 @@ from preflight_world import (
     policy,
 )
 
+from groundplane.admin.checks import of_command
 from groundplane.api import names
+from groundplane.diagnose.evidence import NodeFacts
 from groundplane.diagnose.findings import Outcome
 
 CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
@@ -248,10 +251,114 @@ def test_check(number: str, outcome: str, cluster: dict[str, Any], release: str,
     assert [finding.outcome for finding in said] == [Outcome(outcome)] * max(1, len(said)), found
 
 
-def test_every_check_of_the_api_has_cases_for_both_ways() -> None:
-    """All that preflight answers here is held by a case in which it holds and by one in which it does not."""
-    asked = {number for number, *_ in CASES}
-    assert asked == {f"A{n}" for n in (*range(1, 8), *range(9, 15), *range(19, 25), 31, *range(34, 51))}
-    for number in asked - {"A10", "A35", "A39", "A45", "A48"}:
-        outcomes = {outcome for each, outcome, *_ in CASES if each == number}
-        assert len(outcomes) > 1, number
+VGPU: list[tuple[str, dict[str, Any], str]] = [
+    ("fail", {}, "driver.repository and driver.licensingConfig must be set"),
+    (
+        "pass",
+        {"repository": "mirror.example/guests", "licensingConfig": {"secretName": "licence"}},
+        "guest driver image and licence are set",
+    ),
+    ("pass", {"enabled": False}, "the guest driver is the host's"),
+]
+
+
+@pytest.mark.parametrize(("outcome", "fields", "words"), VGPU)
+def test_vgpu_needs_a_driver_and_a_licence_of_its_own(outcome: str, fields: dict[str, Any], words: str) -> None:
+    (finding,) = answers("A6", replace(inquire(policies=driver(**fields)), vgpu=True))
+    assert (finding.outcome, words in finding.title) == (Outcome(outcome), True)
+
+
+OFF = {"driver": {"enabled": False}}
+BARE = {**OFF, "toolkit": {"enabled": False}}
+HEALTHY: dict[str, Any] = {
+    "os": "ubuntu",
+    "os_version": "24.04",
+    "kernel": "6.8.0-60-generic",
+    "gpus": [{"device": "20b0"}],
+    "modules": [],
+    "headers": "installed",
+    "toolkit": [],
+    "host_tool": "",
+    "kernel_updates": [],
+    "newer_kernel": "",
+    "nouveau": False,
+    "nouveau_denied": ["/etc/modprobe.d/nouveau.conf"],
+    "nouveau_denied_in_initramfs": True,
+    "secure_boot": False,
+    "containerd": {"version": "2.1.4", "cdi": True, "nri": True, "default_runtime": "nvidia"},
+    "services": {"containerd": {"state": "active", "enabled": "enabled"}},
+    "sockets": ["/run/containerd/containerd.sock"],
+    "kubelet_socket": True,
+    "kubelet_root": "/var/lib/kubelet",
+    "cdi_specs": [],
+    "reach": {"https://mirror": {"status": 200}},
+    "pull": {"nvcr.io/nvidia/driver:1": {"status": 200}},
+}
+RHEL = {"os": "rhel", "os_version": "9.6", "kernel": "5.14.0-570.el9.x86_64"}
+CRIO = {"containerd": None, "services": {"crio": {"state": "active"}}, "crio": {"version": "1.34.0"}}
+STOPPED = {"state": "failed", "enabled": "enabled"}
+NO = {"problem": "the name mirror cannot be resolved"}
+HOST_DRIVER = {"modules": ["nvidia"], "driver_version": "580.173.02", "host_tool": "/usr/bin/nvidia-smi"}
+ON_NODES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ("A4", {}, {}, {"headers": "absent"}),
+    ("A8", {}, {}, {"reach": {"https://mirror": NO}}),
+    ("A9", {}, {}, {}),
+    ("A12", {}, {}, {"gpus": []}),
+    ("A13", {}, {}, {"gpus": []}),
+    ("A15", {}, {}, {"headers": "absent"}),
+    ("A16", {}, RHEL, {**RHEL, "headers": "absent"}),
+    ("A17", {}, {}, {"headers": "absent"}),
+    ("A18", {}, {}, {"kernel_updates": ["unattended-upgrades"]}),
+    ("A19", {}, {}, {"newer_kernel": "6.8.0-64-generic"}),
+    ("A20", {}, {}, {}),
+    ("A21", {}, {}, {**HOST_DRIVER, "library_version": "580.126.20"}),
+    ("A24", {}, {}, {"toolkit": ["/usr/bin/nvidia-ctk"]}),
+    ("A25", {}, {}, {"nouveau": True}),
+    ("A26", {}, {}, {"nouveau_denied": []}),
+    ("A27", {}, {}, {"secure_boot": True}),
+    ("A28", {}, {}, {"secure_boot": True}),
+    ("A29", {}, {}, {"services": {"containerd": STOPPED}}),
+    ("A30", {}, CRIO, {**CRIO, "services": {"crio": STOPPED}}),
+    ("A31", {}, {}, {"kubelet_socket": False}),
+    ("A32", {}, {}, {"sockets": []}),
+    ("A33", {}, {}, {"pull": {"nvcr.io/nvidia/driver:1": NO}}),
+    ("A34", {}, {}, {"reach": {"https://mirror": NO}, "pull": {}}),
+    ("A37", OFF, HOST_DRIVER, {}),
+    ("A38", BARE, {}, {"containerd": {"version": "2.1.4"}}),
+    ("A47", {"cdi": {"nriPluginEnabled": True}}, {}, {"containerd": {"version": "2.1.4", "nri": False}}),
+]
+"""Of a check that nodes answer: the settings, what beside :data:`HEALTHY` makes it hold, and what makes it not."""
+TELLS_WHAT_IS: dict[str, str] = {
+    "A9": "whose the driver is",
+    "A10": "the inventory",
+    "A20": "which module is loaded",
+    "A35": "which driver model the settings are",
+    "A39": "that the host's driver lives with its image",
+    "A45": "that pods need no runtime class, for information",
+    "A48": "that NRI is on or off, for information",
+}
+"""Checks that judge nothing: they have no cluster in which they fail."""
+WRONG = frozenset({Outcome.WARN, Outcome.FAIL})
+
+
+@pytest.mark.parametrize(("number", "spec", "good", "bad"), ON_NODES)
+def test_check_on_nodes(number: str, spec: dict[str, Any], good: dict[str, Any], bad: dict[str, Any]) -> None:
+    def outcomes(more: dict[str, Any]) -> set[Outcome]:
+        facts = {fact: value for fact, value in (HEALTHY | more).items() if value is not None}
+        cluster = inquire(policies=[policy(**spec)])
+        return {
+            each.outcome for each in answers(number, replace(cluster, node_facts={"gpu-1": NodeFacts("gpu-1", facts)}))
+        }
+
+    assert outcomes(good) == {Outcome.PASS}
+    assert bool(outcomes(bad) & WRONG) == (number not in TELLS_WHAT_IS)
+
+
+def test_every_check_of_preflight_has_a_case_in_which_it_holds_and_one_in_which_it_does_not() -> None:
+    on_nodes = {number for number, *_ in ON_NODES}
+    asked = {number for number, *_ in CASES} | on_nodes
+    assert asked == {check.id for check in of_command("preflight")} == {f"A{number}" for number in range(1, 51)}
+    for number in sorted(asked - on_nodes):
+        outcomes = {Outcome(outcome) for each, outcome, *_ in CASES if each == number}
+        assert Outcome.PASS in outcomes, number
+        assert bool(outcomes & WRONG) == (number not in TELLS_WHAT_IS), number

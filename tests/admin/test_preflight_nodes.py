@@ -1,9 +1,7 @@
 """What was found on nodes beside what the API tells: which answer counts, and why there is none."""
 
 from collections.abc import Iterator
-from typing import Any
 
-import pytest
 from msgspec.structs import replace
 from preflight_world import inquire, node
 
@@ -75,27 +73,3 @@ def test_what_was_not_made_is_told_as_one_at_first() -> None:
     (unreachable,) = [each for each in folded if each.cause == "the node is unreachable" and each.id == "-"]
     assert unreachable.nodes == ("gpu-2",) and "A27" in unreachable.title and unreachable.outcome is Outcome.UNKNOWN
     assert {each.outcome for each in folded} == {each.outcome for each in found}
-
-
-HEALTHY: dict[str, Any] = {"secure_boot": False, "nouveau": False, "headers": "installed", "gpus": [{"device": "20b0"}]}
-ON_NODES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    ("A12", {}, {"gpus": [], "pci": []}),
-    ("A13", {}, {"gpus": [], "pci": []}),
-    ("A15", {}, {"headers": "absent"}),
-    ("A25", {}, {"nouveau": True, "modules": ["nouveau"]}),
-    ("A27", {}, {"secure_boot": True}),
-    ("A28", {}, {"secure_boot": True}),
-]
-"""Of a check that only a node answers: what it is healthy with, beside :data:`HEALTHY`, and what it is not."""
-BASE: dict[str, Any] = HEALTHY | {"os": "ubuntu", "os_version": "24.04", "kernel": "6.8.0-60-generic", "modules": []}
-
-
-@pytest.mark.parametrize(("number", "good", "bad"), ON_NODES)
-def test_checks_of_nodes_hold_and_do_not(number: str, good: dict[str, Any], bad: dict[str, Any]) -> None:
-    def outcomes(more: dict[str, Any]) -> set[Outcome]:
-        facts = {"gpu-1": NodeFacts(name="gpu-1", facts=BASE | more)}
-        inquiry = replace(inquire(), node_facts=facts)
-        return {each.outcome for each in preflight.run(CHECKS[number], inquiry)}
-
-    assert not outcomes(good) & {Outcome.FAIL, Outcome.WARN}
-    assert outcomes(bad) & {Outcome.FAIL, Outcome.WARN}
