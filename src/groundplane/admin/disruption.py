@@ -284,19 +284,42 @@ def _holders(
     choice = eviction.choose(leaving, rules)
     kept = {each.pod.key: each.reason for each in choice.kept}
     ignored = {each.pod.key for each in choice.ignored}
+    guards = _Guards(budgets)
     for pod in sorted(leaving, key=lambda pod: (pod.spec.nodeName, pod.key)):
         gpu = pod.key in holding
         if pod.key in ignored and not gpu:
             continue
-        reasons = [kept[pod.key]] if pod.key in kept else list(_held_back(pod, budgets))
+        reasons = [kept[pod.key]] if pod.key in kept else list(_held_back(guards.of(pod)))
         owner = f"{pod.controller.kind} {pod.controller.name}" if pod.controller is not None else ""
         local = any(volume.emptyDir is not None for volume in pod.spec.volumes)
         yield Holder(str(pod), pod.spec.nodeName, owner, gpu, local, tuple(reasons))
 
 
-def _held_back(pod: Pod, budgets: Sequence[Document]) -> Iterator[str]:
-    """What PodDisruptionBudgets have against a pod's eviction."""
-    mine = [each for each in budgets if _guards(each, pod)]
+class _Guards:
+    """The PodDisruptionBudgets of pods; pods of one controller are looked up once."""
+
+    def __init__(self, budgets: Sequence[Document]) -> None:
+        self._by_namespace: dict[str, list[Document]] = defaultdict(list)
+        for each in budgets:
+            self._by_namespace[str(each["metadata"].get("namespace") or "")].append(each)
+        self._known: dict[tuple[str, frozenset[tuple[str, str]]], list[Document]] = {}
+
+    def of(self, pod: Pod) -> list[Document]:
+        """The budgets that select a pod."""
+        namespace, labels = pod.metadata.namespace, pod.metadata.labels
+        if namespace not in self._by_namespace:
+            return []
+        key = (namespace, frozenset(labels.items()))
+        if key not in self._known:
+            here = self._by_namespace[namespace]
+            self._known[key] = [
+                each for each in here if selectors.selects((each.get("spec") or {}).get("selector"), labels)
+            ]
+        return self._known[key]
+
+
+def _held_back(mine: Sequence[Document]) -> Iterator[str]:
+    """What PodDisruptionBudgets that select a pod have against its eviction."""
     if len(mine) > 1:
         named = ", ".join(sorted(map(_name, mine)))
         yield f"PodDisruptionBudgets {named} all select it, and the API server evicts no pod of more than one"
@@ -306,11 +329,6 @@ def _held_back(pod: Pod, budgets: Sequence[Document]) -> Iterator[str]:
         if not status.get("disruptionsAllowed"):
             healthy = f"{status.get('currentHealthy', '?')} healthy, {status.get('desiredHealthy', '?')} needed"
             yield f"PodDisruptionBudget {_name(budget)} allows no disruption ({healthy})"
-
-
-def _guards(budget: Document, pod: Pod) -> bool:
-    same_namespace = budget["metadata"].get("namespace") == pod.metadata.namespace
-    return same_namespace and selectors.selects((budget.get("spec") or {}).get("selector"), pod.metadata.labels)
 
 
 def standstill(nodes: Iterable[Document], limit: int | str | None) -> str:

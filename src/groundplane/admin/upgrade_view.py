@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SHOWN = 40
 """Lines of a part in text; the document has all."""
+FOUND = 10
+"""Lines of a layer of a rollback's boundary in text."""
 
 
 def values_file(made: "UpgradePlan") -> str:
@@ -128,7 +130,8 @@ def text(made: "UpgradePlan", *, images: bool = False, everything: bool = False)
         yield from (f"  {each.reference}" for each in made.needed.images)
         yield from (f"  package {each}" for each in made.needed.packages)
     yield ""
-    yield from boundary_text(made.boundary, f"If it has to be taken back ({made.wanted.target} to {made.source})")
+    title = f"If it has to be taken back ({made.wanted.target} to {made.source})"
+    yield from boundary_text(made.boundary, title, everything=everything)
     yield ""
     yield from shape.text(made.findings, all_evidence=everything)
     yield ""
@@ -147,14 +150,18 @@ def cut(lines: Sequence[str], everything: bool) -> Iterator[str]:
         yield f"  and {len(lines) - len(shown)} more lines (--all)"
 
 
-def boundary_text(lines: Sequence[rollback.Line], title: str) -> Iterator[str]:
-    """A rollback's boundary for people."""
+def boundary_text(lines: Sequence[rollback.Line], title: str, *, everything: bool = False) -> Iterator[str]:
+    """A rollback's boundary for people; of a layer :data:`FOUND` lines unless all are wanted."""
     yield title
     for line in lines:
         yield f"  {line.reverts.value:<10} {line.layer}: {line.helm}"
         if line.found != ():
             yield f"             {line.tool}{' (not looked at)' if line.found is None else ':'}"
-        yield from (f"               {each}" for each in line.found or ())
+        found = line.found or ()
+        shown = found if everything else found[:FOUND]
+        yield from (f"               {each}" for each in shown)
+        if len(found) > len(shown):
+            yield f"               and {len(found) - len(shown)} more (--all)"
 
 
 # --- Page ---------------------------------------------------------------------------------------------------------
