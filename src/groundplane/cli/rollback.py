@@ -226,7 +226,6 @@ async def _run(given: dict[str, Any]) -> None:
     from ..admin import helm, plans, rollbacks, upgrade_run
     from ..cluster.client import Client
     from ..diagnose import survey
-    from . import upgrade
 
     where = reach.config(given["kubeconfig"], given["context"])
     maker = helm.choose(given["kubeconfig"], given["context"], executable=given["executable"])
@@ -234,16 +233,20 @@ async def _run(given: dict[str, Any]) -> None:
         seen = await survey.live(client, rollbacks.KINDS, namespace=given["namespace"])
         last = rollbacks.history_of(seen, release_of(given))[0]
         asked_for = upgrade_run.fingerprint("rollback", given["revision"], given["no_cuda_test"])
+        about: dict[str, Any] = {}
         found = upgrade_run.interrupted(seen.server, last.namespace, last.name)
         if found is not None and found.kind == "rollback":
             chosen = upgrade_run.resumed(found, asked_for, seen.server)
             click.echo(f"{chosen.plan.title} was interrupted: it goes on", err=True)
         else:
-            chosen = await _new(client, seen, asked_for, given)
+            chosen, about = await _new(client, seen, asked_for, given)
             chosen = _giving_up(chosen, found)
         record = upgrade_run.place(seen.server, chosen.namespace, chosen.name) / "journal.json"
         done = plans.Journal(record, chosen.plan).done if found is not None and found.kind == "rollback" else {}
-        upgrade.show(chosen.plan, done, given)
+        if given["output"] == "text":
+            click.echo("\n".join(chosen.plan.text(done)))
+        elif given["dry_run"]:
+            printing.documents([{**chosen.plan.document(), **about}], given["output"])
         if given["dry_run"]:
             return
         if not given["yes"]:
@@ -254,8 +257,8 @@ async def _run(given: dict[str, Any]) -> None:
         await _carry_out(client, maker, chosen, seen.server, given)
 
 
-async def _new(client: "Client", seen: "Survey", asked_for: str, given: dict[str, Any]) -> "Run":
-    """Plan a rollback and print it; it is refused if something fails, unless it is forced."""
+async def _new(client: "Client", seen: "Survey", asked_for: str, given: dict[str, Any]) -> "tuple[Run, dict[str, Any]]":
+    """Plan a rollback and print it, or give it as plain values; refused if something fails, unless it is forced."""
     from ..admin import rollback_run, rollbacks
     from ..diagnose import findings as shape
     from . import upgrade
@@ -265,14 +268,14 @@ async def _new(client: "Client", seen: "Survey", asked_for: str, given: dict[str
     if given["output"] == "text":
         show(made, given)
         click.echo()
-    elif given["dry_run"]:
-        document_of = {"apiVersion": "groundplane.dev/v1alpha1", "kind": "RollbackPlan", **document(made, seen)}
-        printing.documents([{**document_of, **shape.report(made.findings)}], given["output"])
     if not (made.go or given["force"] or given["dry_run"]):
         failed = sum(each.outcome is shape.Outcome.FAIL for each in made.findings)
         click.echo(f"{failed} findings fail: nothing was changed. Mend them, or give --force.", err=True)
         sys.exit(int(shape.ExitCode.FAIL))
-    return rollback_run.of_plan(made, seen, asked_for, upgrade.limits_of(given))
+    return rollback_run.of_plan(made, seen, asked_for, upgrade.limits_of(given)), {
+        **document(made, seen),
+        **shape.report(made.findings),
+    }
 
 
 def _giving_up(chosen: "Run", found: "Run | None") -> "Run":
