@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 import pytest_asyncio
 from click.testing import CliRunner, Result
 
-from groundplane.admin import cudatest, metricslook, verify, verify_gpus
+from groundplane.admin import baseline, cudatest, metricslook, verify, verify_gpus
 from groundplane.admin.cudatest_plan import APP, NodeTest, Options, manifest
 from groundplane.api import names
 from groundplane.cli.main import main
@@ -164,3 +166,36 @@ async def test_cuda_test_as_a_command(lab: Lab, tmp_path: Path) -> None:
     assert (await call(lab, tmp_path, "cuda-test", "--nodes", "nope")).exit_code == 2
     refused = await call(lab, tmp_path, "cuda-test")
     assert refused.exit_code == 1 and not left(lab)
+
+
+async def test_what_cuda_test_says_is_what_a_baseline_reads(lab: Lab, tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps(_kubeconfig(lab.url)))
+    process = await _process("cuda-test", "--kubeconfig", str(kubeconfig), "--yes", "--no-smi", "-o", "json")
+    out, err = await process.communicate()
+    assert process.returncode == 0, err.decode()
+    document = json.loads(out)
+    assert document["durations"]["gpu-1"] >= 0
+    (result,) = baseline.cuda_results(document).values()
+    assert (result.outcome, result.seconds) == ("pass", document["durations"]["gpu-1"])
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+async def test_a_process_that_is_ended_leaves_no_pod(lab: Lab, tmp_path: Path, end: signal.Signals) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(json.dumps(_kubeconfig(lab.url)))
+    process = await _process("cuda-test", "--kubeconfig", str(kubeconfig), "--yes", "--image", "registry.lab/none/no:1")
+    async with asyncio.timeout(DEADLINE_S):
+        while not left(lab):
+            await asyncio.sleep(0.01)
+        process.send_signal(end)
+        _, err = await process.communicate()
+    assert process.returncode == 1
+    assert b"Traceback" not in err
+    assert not left(lab)
+
+
+async def _process(*arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "groundplane.cli.main", *arguments, stdout=-1, stderr=-1
+    )

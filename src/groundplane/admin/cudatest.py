@@ -60,9 +60,18 @@ async def cuda_test(client: "Client", options: Options, tell: Tell = lambda _lin
     return await run(client, planned(seen, options), options, tell)
 
 
-async def run(client: "Client", plan: Planned, options: Options, tell: Tell = lambda _line: None) -> list[Finding]:
-    """Carry out what was planned; ``options.run`` must be that of the plan. No pod is left when this ends, however."""
-    runner = _Runner(client, options, tell)
+async def run(
+    client: "Client",
+    plan: Planned,
+    options: Options,
+    tell: Tell = lambda _line: None,
+    durations: dict[str, float] | None = None,
+) -> list[Finding]:
+    """Carry out what was planned; ``options.run`` must be that of the plan. No pod is left when this ends, however.
+
+    ``durations`` gets how long the CUDA program ran, by node, in seconds of the cluster's clock.
+    """
+    runner = _Runner(client, options, tell, {} if durations is None else durations)
     try:
         await clean(client, options)
         findings = await runner.all(plan.tests)
@@ -98,8 +107,9 @@ class _Refused(Exception):  # noqa: N818 - an outcome
 class _Runner:
     """One run: what it has created, and how it sees its pods, all in one listing."""
 
-    def __init__(self, client: "Client", options: Options, tell: Tell) -> None:
+    def __init__(self, client: "Client", options: Options, tell: Tell, durations: dict[str, float]) -> None:
         self._client = client
+        self._durations = durations
         self._options = options
         self._tell = tell
         self._created: dict[str, str] = {}
@@ -170,6 +180,8 @@ class _Runner:
                 await self._delete(name)
         if what == "nvidia-smi":
             return judge.smi(test, ended, log, took)
+        if took.run is not None:
+            self._durations[test.node] = took.run
         return [*judge.began(test, ended), judge.vector_add(test, ended, log, took)]
 
     async def _create(self, test: NodeTest, what: What) -> None:

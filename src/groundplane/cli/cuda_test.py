@@ -86,8 +86,10 @@ def command(
         reach.report(plan.findings, output, kind="CudaTest", everything=everything)
     if plan.tests and not yes:
         click.confirm("Create these pods?", abort=True, err=True)
-    findings = reach.run(_run(where, plan, options)) if plan.tests else list(plan.findings)
-    about = {"run": options.run, "namespace": options.namespace, "nodes": len(plan.tests)}
+    durations: dict[str, float] = {}
+    findings = reach.run(_run(where, plan, options, durations)) if plan.tests else list(plan.findings)
+    about: dict[str, Any] = {"run": options.run, "namespace": options.namespace, "nodes": len(plan.tests)}
+    about["durations"] = dict(sorted(durations.items()))
     reach.report(findings, output, kind="CudaTest", about=about, everything=everything)
 
 
@@ -118,7 +120,7 @@ async def _clean(where: Any, options: "Options") -> list[str]:
         return await cudatest.clean(client, options, everything=True)
 
 
-async def _run(where: Any, plan: "Planned", options: "Options") -> "list[Finding]":
+async def _run(where: Any, plan: "Planned", options: "Options", durations: dict[str, float]) -> "list[Finding]":
     """The run; SIGTERM ends it as Ctrl-C does, with its pods deleted."""
     from ..admin import cudatest
     from ..cluster.client import Client
@@ -134,7 +136,7 @@ async def _run(where: Any, plan: "Planned", options: "Options") -> "list[Finding
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
     try:
         async with Client(where) as client:
-            return await cudatest.run(client, plan, options, lambda line: click.echo(line, err=True))
+            return await cudatest.run(client, plan, options, lambda line: click.echo(line, err=True), durations)
     except asyncio.CancelledError:
         if ended:
             raise click.ClickException("ended by SIGTERM; the test's pods are deleted") from None

@@ -1,6 +1,5 @@
 """``groundplane verify``: whether an installed GPU stack is what it should be, on every node."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ METRICS_ASKED = 32
     "--snapshot",
     metavar="FILE",
     multiple=True,
-    help="Judge what kubectl printed (-o yaml or json), a folder of such files, or - for stdin, instead of a cluster.",
+    help="Judge what kubectl printed (-o yaml or json), a folder of it, an archive, - for stdin; no cluster is asked.",
 )
 @click.option(
     "--explain", metavar="NODE", default="", help="Say of every operand why it runs, or does not run, on a node."
@@ -86,22 +85,15 @@ def _wanted(release: str) -> "Version | None":
         raise click.UsageError(f"--release: {error}") from None
 
 
-def _of_files(paths: Iterable[str], namespace: str) -> "Survey":
-    """A survey of what kubectl printed; kinds of which there is no object were looked for in whole folders only."""
-    from ..diagnose.survey import Survey
-    from . import documents
+def _of_files(paths: tuple[str, ...], namespace: str) -> "Survey":
+    """What files, folders and archives hold of a cluster. What is wrong with them becomes a usage error."""
+    from ..admin import sources
+    from ..diagnose.archive import ArchiveError
 
-    found = [document for path in paths for each in _files(path) for document in documents.read(each)]
-    return Survey.of(found, namespace=namespace)
-
-
-def _files(path: str) -> list[str]:
-    if path == "-" or not Path(path).is_dir():
-        return [path]
-    found = sorted(str(each) for each in Path(path).rglob("*") if each.suffix in (".yaml", ".yml", ".json"))
-    if not found:
-        raise click.UsageError(f"{path} holds no file that ends in .yaml, .yml or .json")
-    return found
+    try:
+        return sources.survey_of_all(paths, namespace=namespace)
+    except (ArchiveError, OSError) as error:
+        raise click.UsageError(f"--snapshot: {error}") from None
 
 
 def _live(kubeconfig: str | None, context: str | None, namespace: str, metrics: int) -> "tuple[Survey, Any]":
