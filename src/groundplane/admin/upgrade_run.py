@@ -19,7 +19,7 @@ import msgspec
 from ..api import names
 from ..cluster import errors, kinds
 from ..diagnose import survey as surveys
-from ..diagnose.findings import Evidence, Finding, Outcome
+from ..diagnose.findings import Evidence, Finding, Layer, Outcome
 from ..diagnose.survey import Object, Survey
 from ..node.hostroot import write_atomic
 from . import (
@@ -442,7 +442,7 @@ class Work:
             twice = stuck
         try:
             await work
-        except helm.TimedOut:
+        except (helm.TimedOut, helm.HookFailed):
             await self._doctor()
             raise
 
@@ -562,15 +562,14 @@ def hook_stuck(survey: Survey) -> str:
     return ""
 
 
-PLANNED: Final = frozenset({"A80", "A81", "A83"})
-"""Checks of drift that an upgrade changes by what it is: values, custom resources, images."""
+PLANNED: Final = frozenset((number, Layer.OPERATOR) for number in ("A80", "A81", "A83", "A84"))
+"""What an upgrade changes by what it is, of drift's checks: values, custom resources, images, definitions."""
 
 
 def planned(finding: Finding) -> Finding:
     """A finding of drift after an upgrade: what the upgrade is for is no warning."""
-    definitions = finding.id == "A84" and finding.layer.name == "OPERATOR"
     drivers = any(word in finding.title.lower() for word in ("driver", "cuda", "label"))
-    if finding.outcome is not Outcome.WARN or not (finding.id in PLANNED or definitions or drivers):
+    if finding.outcome is not Outcome.WARN or not ((finding.id, finding.layer) in PLANNED or drivers):
         return finding
     return msgspec.structs.replace(
         finding, outcome=Outcome.PASS, severity=None, title=f"as planned: {finding.title}", fix=(), confirm=""
