@@ -117,7 +117,7 @@ _PAUSE: Final = "registry.k8s.io/pause:3.10"
 _DRIVER_IMAGE: Final = "nvcr.io/nvidia/driver:*"
 _SPEC: Final = "/var/run/cdi/k8s.device-plugin.nvidia.com-gpu.json"
 
-_PRECOMPILED: Final = {("driver", "usePrecompiled"): True, ("driver", "version"): "595"}
+_PRECOMPILED: Final[Mapping[objects.Path, Any]] = {("driver", "usePrecompiled"): True, ("driver", "version"): "595"}
 
 FAULTS: Final[Mapping[str, Fault]] = {
     # L0
@@ -155,7 +155,12 @@ FAULTS: Final[Mapping[str, Fault]] = {
         "rhel-metadata", Layer.KERNEL, "the index of the repositories cannot be read", ("D01",), RED_HAT
     ),
     "rhel-entitlement": _driver(
-        "rhel-entitlement", Layer.KERNEL, "the node has no entitlement of Red Hat's", ("S12",), RED_HAT
+        "rhel-entitlement",
+        Layer.KERNEL,
+        "the node has no entitlement of Red Hat's",
+        ("S12",),
+        RED_HAT,
+        then(driverfaults.fault("no-kernel-headers").cure, DRIVER),
     ),
     "own-kernel": Fault(
         Layer.KERNEL,

@@ -25,10 +25,11 @@ from . import table
 from .model import Fault, Where
 from .table import FAULTS
 
-SPEED: Final = 600.0
+SPEED: Final = 240.0
+"""Cluster seconds in a real one: probes that are due in cluster time must not outrun a busy machine."""
 AGAIN_S: Final = 0.3
 """Real seconds between two examinations."""
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 45.0
 
 _PLAIN: Final = {"gpus": (GpuSpec("A100", 2),)}
 KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -198,7 +199,7 @@ async def trial(nodes: Sequence[NodeSpec], *, speed: float = SPEED, healthy: boo
         yield tried
 
 
-def rounds(names: Iterable[str], size: int = 16) -> list[dict[str, str]]:
+def rounds(names: Iterable[str], size: int = 12) -> list[dict[str, str]]:
     """Faults of nodes as rounds that are tried at once, each on a node of its own."""
     alone = [name for name in names if not single(name)]
     return [
