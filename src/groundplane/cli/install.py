@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from ..cluster.client import Client
     from ..diagnose.findings import Finding
     from ..diagnose.survey import Survey
+    from .layer_view import Shows
 
 POLL_S = 2.0
+POLL_NODE_S = 0.01
+"""More between two looks for each node: a look at 1,000 nodes lists some ten thousand pods."""
+HOPELESS_S = 60.0
+"""How long what does not go by itself, such as an image that is not there, is waited for."""
 HOOKS_S = 3.0
 """Between two looks at hooks' pods."""
 
@@ -284,31 +289,40 @@ class _Work:
                 await asyncio.wait({work})
 
     async def _layers(self) -> None:
+        from . import layer_view
+
+        with layer_view.of_stderr() as view:
+            problem = await self._until_up(view)
+        if problem:
+            await self._doctor()
+            raise click.ClickException(f"{problem}; run the same command to go on")
+
+    async def _until_up(self, view: "Shows") -> str:
+        """Wait until no node waits for anything; why it is not waited any longer, empty if all is up."""
         import time
 
         from ..admin import progress
         from ..diagnose import survey
+        from . import layer_view
 
         ends = time.monotonic() + self._wanted.timeout_s
-        told: dict[str, str] = {}
-        hopeless = 0
+        hopeless: float | None = None
         while True:
             seen = await survey.live(self._client, progress.KINDS, namespace=self._wanted.namespace)
-            rows = progress.of(seen)
-            for row in rows:
-                layer = f"{row.layer} " if row.layer else ""
-                line = f"{row.node}: {layer}waits for {row.waits}" if row.waits else f"{row.node}: nothing waits"
-                if told.get(row.node) != line:
-                    click.echo(f"  {line}" + (f", since {row.since}" if row.since else ""), err=True)
-                    told[row.node] = line
-            nothing = not rows and not progress.operator_waits(seen) and _without_gpus(seen)
+            rows, operator = progress.of(seen), progress.operator_waits(seen)
+            view.show(layer_view.Seen(rows, operator))
+            nothing = not rows and not operator and _without_gpus(seen)
             if nothing or progress.ready(seen):
-                return
-            hopeless = hopeless + 1 if any(row.hopeless for row in rows) else 0
-            if hopeless >= 30 or time.monotonic() > ends:
-                await self._doctor()
-                raise click.ClickException("the nodes' layers did not come up; run the same command to go on")
-            await asyncio.sleep(POLL_S)
+                return ""
+            now = time.monotonic()
+            stuck = [row for row in rows if row.hopeless]
+            hopeless = (hopeless or now) if stuck else None
+            if hopeless is not None and now - hopeless >= min(HOPELESS_S, self._wanted.timeout_s):
+                return f"{stuck[0].node}: {stuck[0].layer} waits for {stuck[0].waits}, which does not go by itself"
+            if now > ends:
+                return f"the nodes' layers did not come up in {self._wanted.timeout_s} s"
+            nodes = len(seen.of_kind("nodes"))
+            await asyncio.sleep(max(POLL_S, nodes * POLL_NODE_S))
 
     async def _doctor(self) -> None:
         from ..diagnose import collect, doctor, tree

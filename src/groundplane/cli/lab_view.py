@@ -9,7 +9,6 @@ from itertools import groupby
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
@@ -73,18 +72,8 @@ def table(rows: Sequence[NodeRow], width: int) -> Table:
 
     Where even the narrowest form is too wide, names are folded; states stay whole.
     """
-    drawn = next(((form, cells) for form in FORMS if _width(form, cells := _cells(form, rows)) <= width), None)
-    form, cells = drawn or (FORMS[-1], _cells(FORMS[-1], rows))
-    view = Table(box=None, pad_edge=False, padding=(0, form.gap, 0, 0))
-    for heading, column in zip(cells[0], zip(*cells, strict=True), strict=True):
-        name = heading.plain
-        least = None if name in ("node", PRODUCT) else max(cell_len(cell.plain) for cell in column)
-        view.add_column(
-            heading, justify="right" if name in (GPUS, SHORTER[GPUS]) else "left", overflow="fold", min_width=least
-        )
-    for row in cells[1:]:
-        view.add_row(*row)
-    return view
+    forms = [(form.gap, _cells(form, rows)) for form in FORMS]
+    return live.fitted(forms, width, right=(GPUS, SHORTER[GPUS]), folded=("node", PRODUCT))
 
 
 def _cells(form: Form, rows: Sequence[NodeRow]) -> list[list[Text]]:
@@ -100,11 +89,6 @@ def _cells(form: Form, rows: Sequence[NodeRow]) -> list[list[Text]]:
         line = [Text(row.name), *marks, Text(str(row.gpus) if row.has_gpu else "-")]
         cells.append([*line, Text(row.product or "-")] if form.product else line)
     return cells
-
-
-def _width(form: Form, cells: list[list[Text]]) -> int:
-    widths = [max(cell_len(cell.plain) for cell in column) for column in zip(*cells, strict=True)]
-    return sum(widths) + form.gap * (len(widths) - 1)
 
 
 class Live(live.Live[Snapshot]):
