@@ -4,15 +4,30 @@ import base64
 import copy
 import gzip
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
 
-from groundplane.admin import chart, matrix, rollback_findings, rollback_seen, rollback_view, rollbacks, upgrade_render
+from groundplane.admin import (
+    baseline,
+    canary,
+    chart,
+    matrix,
+    rollback_findings,
+    rollback_run,
+    rollback_seen,
+    rollback_view,
+    rollbacks,
+    savepoint,
+    upgrade_render,
+    upgrade_watch,
+)
 from groundplane.admin.hops import Version
 from groundplane.admin.rollbacks import Known, RollbackError, RollbackPlan
+from groundplane.admin.upgrade_run import Limits, Run
 from groundplane.diagnose.evidence import NodeFacts
 from groundplane.diagnose.findings import Outcome
 from groundplane.diagnose.survey import Survey
@@ -278,8 +293,6 @@ def test_10_host_files_that_stay(facts: Document, more: tuple[Document, ...], le
 
 
 def test_10_what_only_a_baseline_tells() -> None:
-    from groundplane.admin import baseline
-
     older = copy.deepcopy(NODE)
     older["status"]["nodeInfo"]["kernelVersion"] = "6.8.0-31-generic"  # type: ignore[index]
     older["status"]["nodeInfo"]["kubeletVersion"] = "v1.33.1"  # type: ignore[index]
@@ -307,3 +320,52 @@ def test_a105_the_plan_by_layers_has_every_layer_once() -> None:
     assert "train/train-1 (bare)" in text
     order = [text.index(f". {each.title}\n") for each in rollback_view.CHAPTERS]
     assert order == sorted(order)
+
+
+# --- When Helm is done ------------------------------------------------------------------------------------------------
+
+BACK = (revision(1), revision(2, V26_7), revision(3, status="deployed"))
+
+
+def row(**more: Any) -> upgrade_watch.Row:
+    return upgrade_watch.Row(**{"node": "a", "state": "upgrade-done", "why": "", "age_s": 1.0, "current": True, **more})
+
+
+def left(survey: Survey, run: Run, *rows: upgrade_watch.Row) -> dict[str, Outcome]:
+    found = rollback_run.after(survey, run, Known(), list(rows))
+    return {each.title.partition(":")[0]: each.outcome for each in found}
+
+
+def test_a104_after_a_rollback_what_is_left_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROUNDPLANE_HOME", str(tmp_path))
+    before = cluster(pod("train-1"))
+    run = rollback_run.of_plan(planned(before), before, "asked", Limits())
+    savepoint.save(Path(run.folder), before, run.where, run.source, run.target, baseline.of_survey(before))
+    done = cluster(CLASS, pod("train-1"), history=BACK, live=policy(V26_3))
+    well = left(done, run, row())
+    layers = ("ClusterPolicy and default NVIDIADriver", "driver pods", "node labels, taints, cordon")
+    assert {well[each] for each in (*layers, "evicted workloads", "RuntimeClass nvidia")} == {Outcome.PASS}
+    assert well["CRDs"] is Outcome.WARN
+    cordoned = {**NODE, "spec": {"unschedulable": True}}
+    ill = left(cluster(history=BACK, live=policy(V26_7), node=cordoned), run, row(current=False))
+    assert {ill[each] for each in (*layers, "evicted workloads", "RuntimeClass nvidia")} == {Outcome.WARN}
+
+
+def test_a104_without_its_savepoint_it_is_not_known_what_was_evicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GROUNDPLANE_HOME", str(tmp_path))
+    run = rollback_run.of_plan(planned(cluster()), cluster(), "asked", Limits())
+    assert left(cluster(history=BACK, live=policy(V26_3)), run, row())["evicted workloads"] is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize(("held", "steps"), [(False, 0), (True, 1)])
+def test_nodes_that_an_upgrade_held_are_let_go(held: bool, steps: int) -> None:
+    node = copy.deepcopy(NODE)
+    node["metadata"]["annotations"] = {canary.HELD: "true"} if held else {}  # type: ignore[index]
+    node["metadata"]["labels"]["nvidia.com/gpu-driver-upgrade.skip"] = "true"  # type: ignore[index]
+    survey = cluster(node=node)
+    run = rollback_run.of_plan(planned(survey), survey, "asked", Limits(cuda=False))
+    ids = [each.id for each in run.plan.steps]
+    assert ids.count("let-go") == steps
+    assert [each for each in ids if each != "let-go"] == ["snapshot", "helm", "drivers", "verify", "boundary", "drift"]
