@@ -42,7 +42,8 @@ class _Counted(Client):
 
 
 async def _taken(kubeconfig: str, asked: bool) -> tuple[baseline.Baseline, _Counted]:
-    async with _Counted(Config.detect(kubeconfig=kubeconfig)) as client:
+    client = _Counted(Config.detect(kubeconfig=kubeconfig))
+    async with client:
         return await baseline.take(client, metrics=asked, smi=asked), client
 
 

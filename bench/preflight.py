@@ -42,7 +42,7 @@ def _judged(kubeconfig: str) -> dict[str, Any]:
         requests.append(client.requests)
         await close(client)
 
-    Client.close = counted  # type: ignore[method-assign]
+    Client.close = counted  # type: ignore[method-assign, assignment]
     printed = io.StringIO()
     began = time.monotonic()
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):

@@ -27,6 +27,8 @@ from groundplane.api import names
 from groundplane.diagnose.evidence import NodeFacts
 from groundplane.diagnose.findings import Outcome
 
+RKE2 = node(kubeletVersion="v1.32.6+rke2r1")
+CDI_ON = [policy(cdi={"enabled": True})]
 CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("A1", "pass", {}, "26.7.0", "is listed as A100"),
     ("A1", "warn", {"nodes": [node(labels={names.GPU_PRODUCT: "NVIDIA-RTX-A2000"})]}, "26.7.0", "not validated"),
@@ -209,6 +211,9 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("A44", "pass", {}, "26.7.0", "CDI is on"),
     ("A44", "pass", {}, "25.3.4", "CDI is off"),
     ("A44", "warn", {"policies": [policy(cdi={"enabled": False})]}, "26.7.0", "CDI is off by setting"),
+    ("A44", "fail", {"nodes": [RKE2], "policies": CDI_ON}, "25.3.1", "does not work on this distribution with v25.3.1"),
+    ("A44", "pass", {"nodes": [RKE2], "policies": CDI_ON}, "25.3.4", "CDI is on"),
+    ("A44", "pass", {"policies": CDI_ON}, "25.3.1", "CDI is on"),
     ("A45", "pass", {}, "26.7.0", "no pod with a limit"),
     ("A45", "pass", {"pods": [pod("w", namespace="ml", limit=1, runtimeClassName="nvidia")]}, "26.7.0", "1 pods with"),
     ("A46", "pass", {"pods": [pod("w", namespace="ml", devices="void")]}, "26.7.0", "no pod sets"),

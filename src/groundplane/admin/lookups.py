@@ -369,7 +369,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             return _unlisted(f"no precompiled images are published for {key} (there are for {listed})", path, build)
         problem = _precompiled_problem(row, kernel, branch)
         if problem:
-            other = f"use a listed branch and kernel, or build {tag}"
+            other = (
+                f"use a listed branch and kernel, or build {tag}" if branch else "set driver.version to a listed branch"
+            )
             return _unlisted(problem, f"{path}.{key}", other)
         return _yes(f"image tag {tag} is listed", f"{path}.{key}")
 

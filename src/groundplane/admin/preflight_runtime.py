@@ -24,6 +24,18 @@ def _cdi(inquiry: Inquiry) -> Iterator[Finding]:
     if inquiry.cdi or not by_default:
         restrictions = inquiry.target.platform.cdi_restrictions if inquiry.target.platform else ()
         notes = [Evidence("support matrix, cdi_restrictions", text) for text in restrictions] if inquiry.cdi else []
+        broken = [note for note in notes if _restricted(inquiry, note.excerpt)]
+        if broken:
+            yield inquiry.finding(
+                "A44",
+                Outcome.FAIL,
+                f"{mode}, which does not work on this distribution with v{inquiry.target.version}",
+                inquiry.set_to("cdi.enabled=true"),
+                *broken,
+                fix=("set cdi.enabled=false", "or install a later patch of the release"),
+                action=Action.CHANGE_CONFIG,
+            )
+            return
         yield inquiry.finding(
             "A44", Outcome.PASS, mode, inquiry.set_to(f"cdi.enabled={str(inquiry.cdi).lower()}"), *notes
         )
@@ -35,6 +47,14 @@ def _cdi(inquiry: Inquiry) -> Iterator[Finding]:
         fix=("remove cdi.enabled=false unless a workload needs it",),
     )
     yield inquiry.judged("A44", verdict, inquiry.set_to("cdi.enabled=false"))
+
+
+def _restricted(inquiry: Inquiry, text: str) -> bool:
+    """Whether a documented restriction names this release and a distribution that nodes run."""
+    words = text.lower().replace(",", " ").split()
+    return inquiry.target.version in words and any(
+        node.distribution in words for node in inquiry.snapshot.candidates if node.distribution
+    )
 
 
 @ANSWERS.check("A45", "pods")
