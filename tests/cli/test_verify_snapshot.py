@@ -13,7 +13,7 @@ from groundplane.cli.main import main
 NODE = {
     "apiVersion": "v1",
     "kind": "Node",
-    "metadata": {"name": "gpu-a", "labels": {"nvidia.com/gpu.present": "true"}},
+    "metadata": {"name": "gpu-a", "labels": {"feature.node.kubernetes.io/pci-10de.present": "true"}},
     "status": {"allocatable": {"nvidia.com/gpu": "8"}, "capacity": {"nvidia.com/gpu": "8"}},
 }
 POLICY = {
