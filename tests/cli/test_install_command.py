@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from groundplane.cluster import kinds
+from groundplane.cluster import errors, kinds
+from groundplane.lab import nodes
 from groundplane.lab.cluster import Lab
 
 CHART = str(Path(__file__).parents[2] / "deploy" / "chart")
@@ -74,6 +75,55 @@ async def test_a_killed_installation_goes_on(tmp_path: Path) -> None:
         assert "done before" in err
         assert "not ready in time" in err
         assert "interrupted" in out or "[3/5] Install" in err
+
+
+async def test_a_node_that_cannot_pull_is_told_and_handed_to_the_doctor(tmp_path: Path) -> None:
+    broken = (
+        "--set",
+        "toolkit.repository=registry.lab/none",
+        "--set",
+        "toolkit.image=nothing",
+        "--set",
+        "toolkit.version=1",
+    )
+    async with Lab(nodes.generate(1), operator=False) as lab:
+        lab.kubeconfig(tmp_path / "kubeconfig")
+        code, out, err = await run(tmp_path, "install", "--chart", CHART, "--yes", "--timeout", "20", *broken,
+                                   "-o", "json")  # fmt: skip
+        assert code == 1, (out, err)
+        assert "gpu-1: L4 waits for nvidia-container-toolkit-daemonset" in err
+        assert "run the same command to go on" in err
+        assert "ImagePullBackOff" in err.partition("[4/5]")[2] or "ErrImagePull" in err
+        assert "L4" in err.rpartition("waits for")[2], "the doctor's word comes last"
+
+
+async def test_an_uninstallation_that_was_killed_goes_on(tmp_path: Path) -> None:
+    async with Lab(hollow=1, hollow_gpus=8) as lab, lab.client() as client:
+        lab.kubeconfig(tmp_path / "kubeconfig")
+        code, out, err = await run(tmp_path, "install", "--chart", CHART, "--timeout", "120", "--yes")
+        assert "[5/5] Verify" in err, (out, err)
+        held = "clusterpolicies.nvidia.com"
+        await client.patch(kinds.CRD, held, {"metadata": {"finalizers": ["example.com/held"]}})
+        asked = ("uninstall", "--yes", "--crds", "--namespace-too", "--node-labels")
+        env = {**os.environ, "GROUNDPLANE_HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "kubeconfig")}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "groundplane.cli.main", *asked, env=env, stdout=-3, stderr=-3
+        )
+        async with asyncio.timeout(60):
+            while not [each for each in (tmp_path / "uninstall").glob("*.json") if b'"helm"' in each.read_bytes()]:
+                await asyncio.sleep(0.05)
+        process.kill()
+        await process.wait()
+        await client.patch(kinds.CRD, held, {"metadata": {"finalizers": None}})
+        code, _, err = await run(tmp_path, "uninstall", "--yes")
+        assert (code, "another run that was interrupted" in err) == (1, True), err
+        code, out, err = await run(tmp_path, *asked)
+        assert code == 0, err
+        assert "(done)" in out
+        assert not list((tmp_path / "uninstall").glob("*.json"))
+        for kind, name in ((kinds.CRD, held), (kinds.NAMESPACE, "gpu-operator")):
+            with pytest.raises(errors.NotFound):
+                await client.get(kind, name)
 
 
 @pytest.mark.parametrize("form", ["helm", "argocd", "flux", "terraform"])
