@@ -93,7 +93,7 @@ def home(tmp_path: Path) -> Iterator[LabHome]:
 
 @pytest.mark.parametrize(
     ("document", "least"),
-    [("tutorial.md", 7), ("lab-tour.md", 20), ("mig.md", 6), ("metrics.md", 4), ("driver-upgrades.md", 8)],
+    [("tutorial.md", 13), ("lab-tour.md", 20), ("mig.md", 6), ("metrics.md", 4), ("driver-upgrades.md", 8)],
 )
 def test_a_documents_commands_do_what_it_says(home: LabHome, document: str, least: int) -> None:
     found = steps((ROOT / "docs" / document).read_text(encoding="utf-8"))
