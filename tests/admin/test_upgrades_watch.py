@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from groundplane.admin import baseline, canary, plans, savepoint, upgrade_run, upgrade_watch
+from groundplane.admin import baseline, canary, plans, rollback, savepoint, upgrade_run, upgrade_watch
 from groundplane.admin.upgrade_watch import Expected, Row, Watch
 from groundplane.diagnose.findings import Evidence, Finding, Layer, Outcome
 from groundplane.diagnose.survey import Survey
@@ -190,6 +190,11 @@ def test_the_others_are_held_but_for_those_that_somebody_holds() -> None:
     assert canary.chosen(survey, "pool=c") == canary.chosen(survey, "pool") == ("a",)
     assert canary.chosen(survey, "pool=d") == ()
     assert canary.to_hold(survey, "pool=c") == ("b",)
+    ours = node("d", **{SKIP: "true"})  # of a run that was given up
+    ours["metadata"]["annotations"] = {"groundplane.dev/held-for-canary": "true"}
+    survey = Survey.of([node("a", pool="c"), ours], read=("nodes",))
+    assert canary.held(survey) == canary.to_hold(survey, "pool=c") == ("d",)
+    assert list(rollback.leftovers(ours)) == [f"d: {SKIP}=true, of an upgrade with canaries"]
 
 
 @pytest.mark.parametrize("text", ["", "=x", "a b", "a!=b", "a in (b)"])

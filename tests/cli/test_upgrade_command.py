@@ -68,7 +68,13 @@ async def test_a_cluster_is_upgraded_though_the_run_is_killed_at_every_turn(tmp_
             code, out, err = await run(tmp_path, *RUN, "--dry-run")
             assert code == 0, err
             assert f"label nvidia.com/gpu-driver-upgrade.skip=true of {other}" in out and SECRET not in out + err
-            for step in ("] Keep values", "] Hold the drivers", "] Upgrade the chart", "] Watch and test", "] Let the"):
+            for step in (
+                "] Keep values",
+                "] Hold the drivers",
+                "] Upgrade the chart",
+                "] Watch and test",
+                "] Let 1 nodes",
+            ):
                 await killed_at(tmp_path, step, *RUN)
             code, _, err = await run(tmp_path, *RUN, "--keep", "driver.version")
             assert code == 1 and "was interrupted: finish it with the same arguments" in err

@@ -16,8 +16,6 @@ from ..diagnose.survey import Object, Survey
 if TYPE_CHECKING:
     from ..cluster.client import Client
 
-HELD: Final = "groundplane.dev/held-for-canary"
-"""Annotation of a node whose skip label is ours."""
 MANAGER: Final = "groundplane-upgrade"
 
 
@@ -50,14 +48,16 @@ def chosen(survey: Survey, label: str) -> tuple[str, ...]:
 
 
 def to_hold(survey: Survey, label: str) -> tuple[str, ...]:
-    """The nodes that have to be held, so that only the canaries' drivers are upgraded."""
+    """The nodes that have to be held, so that only the canaries' drivers are upgraded; not those that others hold."""
     others = set(managed(survey)) - set(chosen(survey, label))
-    return tuple(_name(each) for each in survey.of_kind("nodes") if _name(each) in others and not _skipped(each))
+    mine = set(held(survey))
+    nodes = (each for each in survey.of_kind("nodes") if _name(each) in others)
+    return tuple(_name(each) for each in nodes if not _skipped(each) or _name(each) in mine)
 
 
 def held(survey: Survey) -> tuple[str, ...]:
     """The nodes that a run has held."""
-    return tuple(_name(each) for each in survey.of_kind("nodes") if HELD in _annotations(each))
+    return tuple(_name(each) for each in survey.of_kind("nodes") if names.HELD_FOR_CANARY in _annotations(each))
 
 
 async def hold(client: "Client", nodes: Iterable[str]) -> list[str]:
@@ -73,7 +73,7 @@ async def let_go(client: "Client", nodes: Iterable[str]) -> list[str]:
 async def _patched(client: "Client", nodes: Iterable[str], value: str | None) -> list[str]:
     done = []
     for node in nodes:
-        metadata = {"labels": {names.UPGRADE_SKIP: value}, "annotations": {HELD: value}}
+        metadata = {"labels": {names.UPGRADE_SKIP: value}, "annotations": {names.HELD_FOR_CANARY: value}}
         body = {"metadata": metadata}
         await client.patch(kinds.NODE, node, body, type=PatchType.MERGE, field_manager=MANAGER)
         done.append(node)

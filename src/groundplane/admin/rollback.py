@@ -225,6 +225,8 @@ def leftovers(node: Document) -> Iterator[str]:
     for label, value in sorted(labels.items()):
         if label.startswith(names.DEPLOY_PREFIX) and value.startswith(PAUSED_PREFIX):
             yield f"{name}: {label}={value}"
+    if names.HELD_FOR_CANARY in (node["metadata"].get("annotations") or {}):
+        yield f"{name}: {names.UPGRADE_SKIP}={labels.get(names.UPGRADE_SKIP, '')}, of an upgrade with canaries"
     state = labels.get(names.UPGRADE_STATE, "")
     if state and states.parse(state) not in states.AT_REST:
         yield f"{name}: {names.UPGRADE_STATE}={state}"

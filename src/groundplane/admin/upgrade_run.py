@@ -160,7 +160,7 @@ def of_plan(made: "UpgradePlan", survey: Survey, asked: str, limits: Limits) -> 
     """What an upgrade will do."""
     wanted, revision = made.wanted, made.revision
     assert wanted.chart is not None
-    held = canary.to_hold(survey, wanted.canary) if wanted.canary else ()
+    held = canary.to_hold(survey, wanted.canary) if wanted.canary else canary.held(survey)
     first = canary.chosen(survey, wanted.canary) if wanted.canary else ()
     folder = place(survey.server, revision.namespace, revision.name) / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     hook = trees.get(trees.merge(made.defaults, made.values), "operator.upgradeCRD", True) is not False
@@ -206,7 +206,7 @@ def _steps(
     revision, wanted = made.revision, made.wanted
     back = f"helm rollback {revision.name} {revision.revision} --namespace {revision.namespace} (groundplane rollback)"
     steps = [snapshot_step(folder, revision.namespace, revision.name)]
-    if held:
+    if first and held:
         steps.append(
             plans.Step(
                 id="hold",
@@ -233,13 +233,13 @@ def _steps(
             undo=back,
         )
     )
+    if first and held:
+        title = f"Watch and test the drivers of {len(first)} canary nodes"
+        steps.append(plans.Step(id="canary", title=title))
     if held:
-        steps += [
-            plans.Step(id="canary", title=f"Watch and test the drivers of {len(first)} canary nodes", repeat=False),
-            plans.Step(
-                id="let-go", title=f"Let the other {len(held)} nodes go", changes="removes the label of the step above"
-            ),
-        ]
+        what = f"removes label {names.UPGRADE_SKIP} of {upgrade_checks.some(held)}"
+        why = "" if first else "an upgrade with canaries that was given up has left it"
+        steps.append(plans.Step(id="let-go", title=f"Let {len(held)} nodes go", changes=what, why=why))
     return (*steps, *last_steps(limits, made.reloaded, definitions=True))
 
 
@@ -315,7 +315,7 @@ class Work:
         self.found: dict[str, list[Finding]] = {}
         self.steps: dict[str, Callable[[], Awaitable[Any]]] = {
             "snapshot": self.snapshot,
-            "hold": lambda: canary.hold(client, run.held),
+            "hold": self.hold,
             "crds": self.crds,
             "helm": self.helm,
             "canary": self.canary,
@@ -349,6 +349,12 @@ class Work:
         self.found["snapshot"] = list(health(taken))
         self._tell(f"kept in {folder}")
         return str(folder)
+
+    async def hold(self) -> list[str]:
+        """A89: hold all but the canaries, which an earlier run may have held."""
+        held = set(canary.held(await self._look(("nodes",))))
+        await canary.let_go(self._client, sorted(held & set(self._run.first)))
+        return await canary.hold(self._client, self._run.held)
 
     async def crds(self) -> list[str]:
         """A97: apply the chart's definitions."""

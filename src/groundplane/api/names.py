@@ -82,6 +82,8 @@ DRIVER_OWNER: Final = "nvidia.com/gpu-operator.driver.owner"
 UPGRADE_STATE: Final = "nvidia.com/gpu-driver-upgrade-state"
 """How far the upgrade of the node's driver is; a person may set it to ``upgrade-required``."""
 UPGRADE_SKIP: Final = "nvidia.com/gpu-driver-upgrade.skip"
+HELD_FOR_CANARY: Final = "groundplane.dev/held-for-canary"
+"""Annotation of a node that ``groundplane upgrade`` has given the label above, until its canaries are well."""
 UPGRADE_DRAIN_SKIP: Final = "nvidia.com/gpu-driver-upgrade-drain.skip"
 """On a pod: ``true`` keeps it where it is when its node is drained for a driver's upgrade."""
 
