@@ -8,6 +8,7 @@ checks make findings, commands print what :func:`text` and :func:`report` give t
 import enum
 import functools
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self
@@ -149,6 +150,23 @@ def masked(excerpt: str) -> str:
     excerpt = _LINE.sub(rf"\1{MASK}", excerpt)
     excerpt = _INLINE.sub(rf"\1{MASK}", excerpt)
     return _DESCRIBED.sub(rf"\1{MASK}", excerpt)
+
+
+# --- Terminals -------------------------------------------------------------------------------------------------------
+
+
+def printable(line: str) -> str:
+    """A line as a terminal may have it: nothing in it moves the cursor, changes colours, or turns the text around.
+
+    Names, excerpts and files are others' words; all that is printed for people goes through here.
+    """
+    if line.isprintable():
+        return line
+    return "".join(each if each.isprintable() or each == "\t" else _instead(each) for each in line)
+
+
+def _instead(char: str) -> str:
+    return " " if unicodedata.category(char) == "Zs" else "\N{REPLACEMENT CHARACTER}"
 
 
 # --- Findings --------------------------------------------------------------------------------------------------------
@@ -312,7 +330,7 @@ def text(findings: Iterable[Finding], *, all_evidence: bool = False) -> list[str
     rows = grouped(findings)
     lines = [line for finding in rows for line in _paragraph(finding, all_evidence)]
     totals = ", ".join(f"{number} {outcome}" for outcome, number in counts(rows).items() if number)
-    return [*lines, totals or "nothing was checked"]
+    return [*map(printable, lines), totals or "nothing was checked"]
 
 
 def _paragraph(finding: Finding, everything: bool) -> list[str]:

@@ -52,7 +52,7 @@ def styled(verdict: Verdict, evidence: Evidence, *, everything: bool = False) ->
         told += [
             Line(f"  {each.layer} {each.id}  {each.title}{_where(each, everything)}", "dim") for each in verdict.notes
         ]
-    return told
+    return list(map(_printable, told))
 
 
 def steps(walk: Sequence[Finding], named: tuple[str, str] | None) -> list[Line]:
@@ -62,7 +62,7 @@ def steps(walk: Sequence[Finding], named: tuple[str, str] | None) -> list[Line]:
     told = [Line(f"Why has pod {named[0]}/{named[1]} no GPU?", "head")]
     for finding in walk:
         good = finding.outcome in (Outcome.PASS, Outcome.SKIP)
-        saw = f": {_printable(finding.evidence[0].excerpt)[:EXCERPT]}" if good and finding.evidence else ""
+        saw = f": {finding.evidence[0].excerpt[:EXCERPT]}" if good and finding.evidence else ""
         style = "good" if good else "bad" if finding.outcome is Outcome.FAIL else "warn"
         told.append(Line(f"  {finding.outcome.value:<8}{finding.title}{saw}", style))
         if not good:
@@ -71,7 +71,11 @@ def steps(walk: Sequence[Finding], named: tuple[str, str] | None) -> list[Line]:
         told.append(
             Line("  Nothing of the pod itself is against it; what follows is of its node and the cluster", "dim")
         )
-    return [*told, Line("")]
+    return [*map(_printable, told), Line("")]
+
+
+def _printable(line: Line) -> Line:
+    return line._replace(text=findings.printable(line.text))
 
 
 def _headline(verdict: Verdict, states: dict[str, tuple[LayerState, ...]], evidence: Evidence) -> Iterator[Line]:
@@ -126,12 +130,7 @@ def _body(finding: Finding, everything: bool) -> Iterator[Line]:
 def _quote(piece: findings.Evidence) -> Iterator[Line]:
     yield Line(f"  seen     {piece.source}", "dim")
     for line in piece.excerpt.splitlines()[-LOG_LINES:]:
-        yield Line(f"           | {_printable(line)[:EXCERPT]}")
-
-
-def _printable(text: str) -> str:
-    """Without what would move a terminal's cursor or change its colours."""
-    return "".join(each if each.isprintable() or each == "\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
+        yield Line(f"           | {line[:EXCERPT]}")
 
 
 def _consequences(follows: Sequence[Finding], everything: bool) -> Iterator[Line]:
@@ -185,7 +184,7 @@ def _unknown(verdict: Verdict, states: dict[str, tuple[LayerState, ...]], everyt
     shown = verdict.unknown if everything else verdict.unknown[:UNKNOWN_SHOWN]
     for finding in shown:
         for piece in finding.evidence:
-            yield Line(f"  {finding.title}: {_printable(piece.excerpt)[:EXCERPT]}", "warn")
+            yield Line(f"  {finding.title}: {piece.excerpt[:EXCERPT]}", "warn")
         yield Line(f"           run {finding.confirm}", "command")
     if left := len(verdict.unknown) - len(shown):
         yield Line(f"  and {left} more (--all)", "dim")
