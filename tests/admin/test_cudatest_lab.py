@@ -47,8 +47,8 @@ def _up(lab: Lab) -> bool:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Lab]:
-    async with Lab(generate(1, gpus=2), workdir=tmp_path_factory.mktemp("lab")) as lab:
+async def lab() -> AsyncIterator[Lab]:
+    async with Lab(generate(1, gpus=2)) as lab:  # in a folder of its own: pytest's are too long for nodes' sockets
         policy = data("guide-baseline.yaml")
         policy["spec"]["dcgmExporter"].pop("serviceMonitor", None)
         lab.api.create(lab.api.resource("clusterpolicies", group=names.GROUP), policy)
