@@ -1,4 +1,4 @@
-"""must-gather as a process on an API server that never answers some things: Ctrl-C leaves a valid archive, also early."""
+"""must-gather as a process on an API server that leaves some requests open: Ctrl-C leaves a valid archive."""
 
 import asyncio
 import json

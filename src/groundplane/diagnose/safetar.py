@@ -12,7 +12,8 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Final, NamedTuple, cast
+from tarfile import EmptyHeaderError, ReadError, TruncatedHeaderError  # type: ignore[attr-defined]
+from typing import BinaryIO, Final, NamedTuple, Self, cast
 
 _CHUNK: Final = 1 << 18
 _HEADER_MOST: Final = 1 << 20
@@ -37,6 +38,10 @@ class Member(NamedTuple):
     trouble: str = ""
 
 
+_ENDS: Final = 16
+"""How often the end may be met; tarfile reads on to the end that a header claims, block by block."""
+
+
 class _TooMuchError(Exception):
     """The archive unfolds to more than it may."""
 
@@ -45,10 +50,14 @@ class _Bounded:
     """A stream that gives so many bytes and no more."""
 
     def __init__(self, file: BinaryIO, most: int) -> None:
-        self._file, self._left = file, most
+        self._file, self._left, self._ends = file, most, 0
 
     def read(self, size: int = _CHUNK) -> bytes:
         data = self._file.read(size)
+        if not data and size:
+            self._ends += 1
+            if self._ends > _ENDS:
+                raise EOFError("a file claims to be longer than the archive")
         self._left -= len(data)
         if self._left < 0:
             raise _TooMuchError
@@ -63,6 +72,14 @@ class _TarInfo(tarfile.TarInfo):
         if self.type not in (*plain, tarfile.DIRTYPE, tarfile.FIFOTYPE) and self.size > _HEADER_MOST:
             raise tarfile.ReadError(f"a header of {self.size} bytes")
         return cast("tarfile.TarInfo", super()._proc_member(archive))  # type: ignore[misc]
+
+    @classmethod
+    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
+        """As it is, but an archive without its end is damaged: tarfile would take it for whole."""
+        try:
+            return super().fromtarfile(tarfile)
+        except (EmptyHeaderError, TruncatedHeaderError):
+            raise ReadError("the end of the archive lacks") from None
 
 
 _BROKEN: Final = (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError, RecursionError)
