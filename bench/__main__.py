@@ -19,6 +19,7 @@ MODULES = [
     "bench.verify",
     "bench.drift",
     "bench.doctor",
+    "bench.archive",
 ]
 
 
