@@ -13,7 +13,6 @@ import yaml
 
 from groundplane.admin import (
     baseline,
-    canary,
     chart,
     matrix,
     rollback_findings,
@@ -28,6 +27,7 @@ from groundplane.admin import (
 from groundplane.admin.hops import Version
 from groundplane.admin.rollbacks import Known, RollbackError, RollbackPlan
 from groundplane.admin.upgrade_run import Limits, Run
+from groundplane.api import names
 from groundplane.diagnose.evidence import NodeFacts
 from groundplane.diagnose.findings import Outcome
 from groundplane.diagnose.survey import Survey
@@ -121,11 +121,15 @@ def pod(name: str, **metadata: Any) -> Document:
         (HISTORY, None, 1),
         (HISTORY, 1, 1),
         ((revision(1), revision(2, status="failed"), revision(3, V26_7, "deployed")), None, 1),
+        (HISTORY, V26_3, 1),
+        ((revision(1), revision(2), *HISTORY[1:], revision(3, V26_7, "deployed")), V26_3, 2),
         ((revision(1, status="deployed"), revision(2, V26_7, "failed")), None, 1),
         ((revision(1, status="deployed"), revision(2, V26_7, "pending-upgrade")), None, 1),
     ],
 )
-def test_a103_the_newest_complete_revision_before_is_meant(history: Any, number: int | None, found: int) -> None:
+def test_a103_the_newest_complete_revision_before_is_meant(
+    history: Any, number: int | Version | None, found: int
+) -> None:
     assert rollbacks.way(cluster(history=history), number).wanted.revision == found
 
 
@@ -134,6 +138,8 @@ def test_a103_the_newest_complete_revision_before_is_meant(history: Any, number:
     [
         (HISTORY, 7, "no revision 7; it has 2 (v26.7.0, deployed), 1 (v26.3.3, superseded)"),
         (HISTORY, 2, "in force already"),
+        (HISTORY, Version(26, 3, 2), "no complete revision of v26.3.2; it has 2"),
+        (HISTORY, Version(26, 7, 1), "that is an upgrade"),
         ((revision(1, status="deployed"),), None, "no complete revision before 1"),
         ((revision(1), revision(2, status="failed"), revision(3, V26_7, "deployed")), 2, "never complete"),
         ((revision(1, status="failed"),), None, "never deployed completely"),
@@ -141,7 +147,7 @@ def test_a103_the_newest_complete_revision_before_is_meant(history: Any, number:
         ((), None, "no release of chart gpu-operator"),
     ],
 )
-def test_a103_there_is_no_way_back(history: Any, number: int | None, said: str) -> None:
+def test_a103_there_is_no_way_back(history: Any, number: int | Version | None, said: str) -> None:
     with pytest.raises(RollbackError) as error:
         rollbacks.way(cluster(history=history), number)
     assert said in str(error.value)
@@ -362,7 +368,7 @@ def test_a104_without_its_savepoint_it_is_not_known_what_was_evicted(
 @pytest.mark.parametrize(("held", "steps"), [(False, 0), (True, 1)])
 def test_nodes_that_an_upgrade_held_are_let_go(held: bool, steps: int) -> None:
     node = copy.deepcopy(NODE)
-    node["metadata"]["annotations"] = {canary.HELD: "true"} if held else {}  # type: ignore[index]
+    node["metadata"]["annotations"] = {names.HELD_FOR_CANARY: "true"} if held else {}  # type: ignore[index]
     node["metadata"]["labels"]["nvidia.com/gpu-driver-upgrade.skip"] = "true"  # type: ignore[index]
     survey = cluster(node=node)
     run = rollback_run.of_plan(planned(survey), survey, "asked", Limits(cuda=False))

@@ -73,8 +73,8 @@ class Way(NamedTuple):
 _RESTORABLE: Final = ("superseded", "deployed")
 
 
-def way(survey: Survey, revision: int | None = None, release: str = "") -> Way:
-    """The way back; to the newest complete revision before the one in force if none is named.
+def way(survey: Survey, revision: int | Version | None = None, release: str = "") -> Way:
+    """The way back: to a revision, to the newest complete one of a release, or of all before the one in force.
 
     After a change that failed, or was ended in the middle, that one counts as running: the way back leads to what was
     deployed before it. ``release`` is ``namespace/name``, of the only one by default. Raises :class:`RollbackError`.
@@ -107,8 +107,10 @@ def history_of(survey: Survey, release: str = "") -> tuple[Revision, ...]:
     return found.of(release or found.releases[0])
 
 
-def _wanted(history: tuple[Revision, ...], running: Revision, revision: int | None) -> Revision:
+def _wanted(history: tuple[Revision, ...], running: Revision, revision: int | Version | None) -> Revision:
     there = listed(history)
+    if isinstance(revision, Version):
+        return _of_release(history, running, revision)
     if revision is not None:
         found = next((each for each in history if each.revision == revision), None)
         if found is None:
@@ -125,6 +127,22 @@ def _wanted(history: tuple[Revision, ...], running: Revision, revision: int | No
             f"{there}. groundplane install or helm upgrade with the older chart is the way left"
         )
     return before[0]
+
+
+def _of_release(history: tuple[Revision, ...], running: Revision, release: Version) -> Revision:
+    if release > (version := version_of(running)):
+        raise RollbackError(
+            f"{release} is newer than {version}, which runs: that is an upgrade: groundplane upgrade plan "
+            f"--to {release}"
+        )
+    found = [
+        each
+        for each in history
+        if each.revision < running.revision and each.status in _RESTORABLE and each.behaves_like == release
+    ]
+    if not found:
+        raise RollbackError(f"release {running.where} has no complete revision of {release}; it has {listed(history)}")
+    return found[0]
 
 
 def listed(history: tuple[Revision, ...]) -> str:

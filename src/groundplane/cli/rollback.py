@@ -13,6 +13,7 @@ from . import reach
 
 if TYPE_CHECKING:
     from ..admin.helm import Helm
+    from ..admin.hops import Version
     from ..admin.nodelook import NodeLook
     from ..admin.rollbacks import Known, RollbackPlan, Way
     from ..admin.upgrade_run import Run
@@ -32,9 +33,23 @@ def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
+def _revision(_context: click.Context, _parameter: click.Parameter, text: str | None) -> "int | Version | None":
+    """A number of ``helm history``, or a release such as v26.3.3, with or without ``v``."""
+    from ..admin.hops import Version, VersionError
+
+    if text is None or text.isdecimal():
+        return int(text) if text else None
+    try:
+        return Version.parse(text)
+    except VersionError:
+        raise click.BadParameter(
+            f"{text!r} is no revision of helm history, such as 3, and no release, such as v26.3.3"
+        ) from None
+
+
 _FILE = click.Path(dir_okay=False, path_type=Path)
 asked = _all(
-    click.argument("revision", type=click.IntRange(min=1), required=False),
+    click.argument("revision", callback=_revision, required=False),
     click.option("--name", default="", metavar="NAME", help="The release's name [the only one there is]."),
     click.option(
         "--baseline",
@@ -75,9 +90,12 @@ def command() -> None:
 def plan(**given: Any) -> None:
     """Say what going back to REVISION means for this cluster [the one before the deployed].
 
+    REVISION is a number of helm history, or a release such as v26.3.3: then its newest complete revision.
+
     Changes nothing, but for the pods that --node-pods allows. Exits with 0 if all is well, 4 with warnings or things
     that could not be looked at, 3 with a failure: no go.
     """
+    _check(given)
     where = reach.config(given["kubeconfig"], given["context"])
     survey, made = told(lambda: reach.run(_planned(where, given)))
     write(made, survey, given)
@@ -85,6 +103,12 @@ def plan(**given: Any) -> None:
         show(made, given)
         reach.leave(made.findings)
     reach.report(made.findings, given["output"], kind="RollbackPlan", about=document(made, survey))
+
+
+def _check(given: dict[str, Any]) -> None:
+    """Refuse options that nothing would read."""
+    if (given["node_image"] or given["pull_secrets"]) and not given["node_pods"]:
+        raise click.UsageError("--node-image and --pull-secret are for --node-pods")
 
 
 def told(work: Callable[[], T]) -> T:
@@ -219,6 +243,7 @@ def run(**given: Any) -> None:
     What Helm does not take back is told before, and looked at again at the end. An interrupted run goes on where it
     was when it is repeated. Exits with 0 if all is well, 4 with warnings, 3 with a failure, 1 if it could not be done.
     """
+    _check(given)
     told(lambda: reach.run(_run(given)))
 
 
@@ -232,7 +257,7 @@ async def _run(given: dict[str, Any]) -> None:
     async with Client(where) as client:
         seen = await survey.live(client, rollbacks.KINDS, namespace=given["namespace"])
         last = rollbacks.history_of(seen, release_of(given))[0]
-        asked_for = upgrade_run.fingerprint("rollback", given["revision"], given["no_cuda_test"])
+        asked_for = upgrade_run.fingerprint("rollback", str(given["revision"]), given["no_cuda_test"])
         about: dict[str, Any] = {}
         found = upgrade_run.interrupted(seen.server, last.namespace, last.name)
         if found is not None and found.kind == "rollback":
