@@ -17,7 +17,6 @@ from ..operator import schema_check
 from . import verify_gpus, verify_pods
 from .expected import expected, in_force, name_of
 from .hops import Version
-from .matrix import Matrix
 from .metricslook import Page
 from .releases import History, Revision, history
 from .verify_view import PENDING_ADVICE, View, finding, version_told
@@ -42,7 +41,6 @@ class Check(NamedTuple):
 def verify(
     survey: Survey,
     *,
-    matrix: Matrix | None = None,
     wanted: Version | None = None,
     node_facts: Mapping[str, evidence.NodeFacts] | None = None,
     metrics: Mapping[str, Page] | None = None,
@@ -51,12 +49,11 @@ def verify(
 
     Args:
         survey: of the kinds :data:`KINDS`; what lacks ends in ``unknown`` with the reason.
-        matrix: the support matrix, by which a release without support is told.
         wanted: the release that should be installed; without it, any that is deployed is right.
         node_facts: what was found on nodes themselves, by node.
         metrics: exporters' pages by node, of those that were asked; None: nobody asked.
     """
-    return judge(look(survey, matrix=matrix, wanted=wanted, node_facts=node_facts, metrics=metrics))
+    return judge(look(survey, wanted=wanted, node_facts=node_facts, metrics=metrics))
 
 
 def judge(view: View) -> list[Finding]:
@@ -94,7 +91,6 @@ def about(view: View) -> dict[str, Any]:
 def look(
     survey: Survey,
     *,
-    matrix: Matrix | None = None,
     wanted: Version | None = None,
     node_facts: Mapping[str, evidence.NodeFacts] | None = None,
     metrics: Mapping[str, Page] | None = None,
@@ -107,7 +103,6 @@ def look(
         expected=expected(survey, release),
         history=found,
         assumed=assumed,
-        matrix=matrix,
         wanted=wanted,
         node_facts=node_facts or {},
         metrics=metrics,

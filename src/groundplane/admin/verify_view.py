@@ -17,7 +17,6 @@ from ..diagnose.survey import Object, Survey
 from .checks import CHECKS
 from .expected import OWNERS, Expected, Operand, labels_of, name_of
 from .hops import Version
-from .matrix import Matrix
 from .metricslook import Page
 from .releases import History
 
@@ -80,7 +79,6 @@ class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     history: History
     assumed: str = ""
     """A note, if the release whose rules count had to be assumed."""
-    matrix: Matrix | None = None
     wanted: Version | None = None
     node_facts: Mapping[str, evidence.NodeFacts] = {}
     metrics: Mapping[str, Page] | None = None
