@@ -4,13 +4,13 @@ VENV   ?= .venv
 REAL   ?= tests
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-again test-real test-real-again check lint types imports bench bench-peer image proto lock clean setup
+.PHONY: demo test test-again test-real test-real-again check lint types imports bench bench-doctor bench-peer image proto lock clean setup
 
 demo: $(VENV)/.runtime      ## start a lab, bring the GPU stack up, show it
 	$(BIN)/groundplane lab demo
 
 test: $(VENV)/.dev          ## everything that must hold: style, types, imports, tests, coverage
-	$(BIN)/python -m pytest -n 2 -m "not real" --durations=20 --durations-min=5 --cov --cov-report=json:.coverage.json --cov-report=
+	$(BIN)/python -m pytest -n 3 -m "not real" --durations=20 --durations-min=5 --cov --cov-report=json:.coverage.json --cov-report=
 	$(BIN)/python tests/coverage_gate.py .coverage.json
 	$(MAKE) --no-print-directory check
 
@@ -41,6 +41,9 @@ imports: $(VENV)/.dev
 
 bench: $(VENV)/.dev         ## speed and size: tables with a ratio against a stated reference
 	$(BIN)/python -m bench
+
+bench-doctor: $(VENV)/.dev  ## every fault of the lab, and what the doctor takes it for: a confusion table
+	$(BIN)/python -m bench.doctor_accuracy
 
 bench-peer: $(VENV)/.dev    ## groundplane, NVIDIA's operator and a bare client on one real control plane
 	$(BIN)/python -m bench.peer
