@@ -1,16 +1,18 @@
-"""The administrator's commands on a real control plane: preflight, install, verify, baseline, drift, uninstall.
+"""The administrator's commands on a real control plane: preflight, install, verify, baseline, drift, upgrade, rollback,
+uninstall.
 
 Commands are processes of a person with an own home. The operator is the chart's, as its account; nodes look as if their
 pods ran.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pytest
 from chart import installed, rendering
@@ -125,7 +127,77 @@ async def test_from_preflight_to_uninstall(cluster: installed.Cluster, admin: Cl
         assert again.code in (0, 4) and "[5/5] Verify" in again.err, again
     finally:
         await asyncio.to_thread(operator.__exit__, None, None, None)
-    await _is_uninstalled(person, admin)
+    await _is_uninstalled(person, admin, cluster)
+
+
+class Keeper:
+    """Keeps the operator that the Deployment asks for: another one when its template changes, as a Deployment does."""
+
+    def __init__(self, cluster: installed.Cluster, folder: Path) -> None:
+        self._cluster = cluster
+        self._folder = folder
+        self._running: installed.Operator | None = None
+        self._template: Any = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._keep())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        await self._end()
+
+    async def _keep(self) -> None:
+        path = f"/apis/apps/v1/namespaces/{rendering.NAMESPACE}/deployments/gpu-operator"
+        while True:
+            found = await asyncio.to_thread(self._cluster.find, path)
+            template = found and found["spec"]["template"]["spec"]
+            if template != self._template and await asyncio.to_thread(_operator_is_there, self._cluster):
+                await self._end()
+                running = installed.Operator(self._cluster, self._folder)
+                await asyncio.to_thread(running.__enter__)
+                self._running, self._template = running, template
+            await asyncio.sleep(0.3)
+
+    async def _end(self) -> None:
+        if self._running is not None:
+            await asyncio.to_thread(self._running.__exit__, None, None, None)
+            self._running = None
+
+
+NO_HOOK = ("--set", "operator.upgradeCRD=false")
+"""No kubelet runs hooks here: the definitions are brought up to date by the upgrade itself."""
+FORCED = ("--force", "--yes", "--no-cuda-test", "--no-metrics", "--timeout", "240", "-o", "json")
+"""This Kubernetes is newer than the releases were validated with, and no program runs on these nodes."""
+
+
+async def test_from_one_release_to_the_next_and_back(cluster: installed.Cluster, admin: Client, tmp_path: Path) -> None:
+    person = Person(tmp_path / "home", cluster.plane.kubeconfig())
+    async with Keeper(cluster, tmp_path):
+        done = await person.runs("install", *CHART, *NO_HOOK, "--yes", "--timeout", "120", "-o", "json")
+        assert done.code in (0, 4), done.out
+        target = ("--to", "v26.7.0", "--chart", str(rendering.CHART))
+        planned = await person.runs("upgrade", "plan", *target, "-o", "json")
+        assert planned.code == 3 and planned.outcomes("A85") == {"fail"}, planned
+        upgraded = await person.runs("upgrade", "run", *target, *FORCED)
+        assert upgraded.out, upgraded.err
+        told = {number: upgraded.outcomes(number) for number in ("A62", "A97", "A101")}
+        assert told == {number: {"pass"} for number in told}, upgraded
+        assert cluster.policy()["spec"]["driver"]["version"] == "595.91.07"
+        verified = await person.runs("verify", "--release", "v26.7.0", "--metrics", "-1", "-o", "json")
+        assert verified.outcomes("A62") == verified.outcomes("A67") == {"pass"}, verified.out
+        back = await person.runs("rollback", "run", *FORCED)
+        assert back.outcomes("A62") == {"pass"}, back
+        assert cluster.policy()["spec"]["driver"]["version"] == "580.126.20"
+        boundary = [each for each in back.document["findings"] if each["id"] == "A104"]
+        assert len(boundary) > 10
+        (definitions,) = (each for each in boundary if each["title"].startswith("CRDs: "))
+        assert definitions["outcome"] == "warn", definitions
+    await _is_uninstalled(person, admin, cluster)
 
 
 def _is_installed(done: Ended) -> None:
@@ -158,11 +230,13 @@ async def _drifts(person: Person, admin: Client, baseline: Path) -> None:
     assert told and changed.document["summary"]["warn"] > 0, changed.out
 
 
-async def _is_uninstalled(person: Person, admin: Client) -> None:
+async def _is_uninstalled(person: Person, admin: Client, cluster: installed.Cluster) -> None:
     gone = await person.runs("uninstall", "--yes", "--crds", "--node-labels", "--namespace-too")
     assert gone.code == 0, gone
     assert "is uninstalled" in gone.err
     with pytest.raises(errors.NotFound):
         await admin.list(kinds.CLUSTER_POLICY)
+    place = f"/api/v1/namespaces/{rendering.NAMESPACE}"
+    await asyncio.to_thread(installed.until, "the namespace to be gone", lambda: cluster.find(place) is None)
     left = [each["metadata"].get("labels") or {} for each in (await admin.list(kinds.NODE)).items]
     assert not [label for labels in left for label in labels if label.startswith("nvidia.com/")]
