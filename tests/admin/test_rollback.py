@@ -131,6 +131,8 @@ def test_10_crds_stay_newer_and_stored_objects_may_be_rejected() -> None:
         *kept,
         "NVIDIADriver a is not valid for v26.3.3: change it first",
     )
+    assert line("CRDs", definitions=frozenset({"clusterpolicies.nvidia.com", "others.example.com"})).found == kept[:1]
+    assert line("CRDs", definitions=frozenset(), rejected=()).found == ()
     assert line("CRDs", V26_3, V26_3_2).found is None
     assert line("CRDs", V26_3, V26_3_2, rejected=()).found == ()
 

@@ -87,8 +87,16 @@ HISTORY = (revision(1), revision(2, V26_7, "deployed"))
 CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "nvidia"}
 
 
+DEFINITION = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "clusterpolicies.nvidia.com"},
+    "spec": {},
+}
+
+
 def cluster(*more: Document, history: Any = HISTORY, node: Document = NODE, live: Document | None = None) -> Survey:
-    documents = [node, live or policy(V26_7), *history, *more]
+    documents = [node, live or policy(V26_7), DEFINITION, *history, *more]
     return Survey.of(copy.deepcopy(documents), version="v1.34.1", read=rollbacks.KINDS)
 
 

@@ -79,15 +79,17 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     ``edited``: paths of ClusterPolicy and NVIDIADriver that were changed past Helm. ``pools``, ``estimate``: what the
     way back does to drivers and workloads. ``rejected``: stored objects that the old operator would not accept.
-    ``custom``: names of custom resources by kind. ``host_files``: by node, what a toolkit has left there.
-    ``runtime_class``: it is there, ``nri``: the old values inject GPUs by NRI. ``mig``, ``kernels``, ``runtimes`` (with
-    kubelet) and ``firmware`` by node. ``evicted``: pods that the upgrade has taken off their nodes.
+    ``definitions``: names of the CRDs that the cluster has. ``custom``: names of custom resources by kind.
+    ``host_files``: by node, what a toolkit has left there. ``runtime_class``: it is there, ``nri``: the old values inject
+    GPUs by NRI. ``mig``, ``kernels``, ``runtimes`` (with kubelet) and ``firmware`` by node. ``evicted``: pods that the
+    upgrade has taken off their nodes.
     """
 
     edited: tuple[str, ...] | None = None
     pools: tuple[Pool, ...] | None = None
     estimate: Estimate | None = None
     rejected: tuple[str, ...] | None = None
+    definitions: frozenset[str] | None = None
     custom: Mapping[str, tuple[str, ...]] | None = None
     nodes: tuple[Document, ...] | None = None
     host_files: Mapping[str, tuple[str, ...]] | None = None
@@ -179,7 +181,9 @@ def _reasons(blockers: Sequence[str]) -> str:
 
 def _crds(rollback: Rollback) -> Found:
     changes = crd_changes(rollback.wanted, rollback.running)
-    newer = tuple(f"{crd} keeps the schema of {rollback.running}" for crd in (*changes.changed, *changes.added))
+    there = rollback.snapshot.definitions
+    names = [crd for crd in (*changes.changed, *changes.added) if there is None or crd in there]
+    newer = tuple(f"{crd} keeps the schema of {rollback.running}" for crd in names)
     rejected = rollback.snapshot.rejected
     if rejected is None:
         return newer or None

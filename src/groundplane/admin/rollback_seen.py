@@ -19,6 +19,13 @@ RUNTIME_CLASS: Final = "nvidia"
 _INSTALLED: Final = "/usr/local/nvidia"
 
 
+def definitions(survey: Survey) -> frozenset[str] | None:
+    """The names of the cluster's CRDs; None if they could not be read."""
+    if not survey.knows("customresourcedefinitions"):
+        return None
+    return frozenset(str(each["metadata"]["name"]) for each in survey.of_kind("customresourcedefinitions"))
+
+
 def custom(survey: Survey) -> Mapping[str, tuple[str, ...]] | None:
     """Custom resources of new kinds by kind; None if one could not be read."""
     if not all(survey.knows(plural) for plural in PLURALS.values()):

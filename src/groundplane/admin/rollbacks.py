@@ -277,6 +277,7 @@ def seen(
         pools=pools if survey.knows("nodes") else None,
         estimate=estimate if readable else None,
         rejected=rollback_content.rejected(survey, old, schemas),
+        definitions=rollback_seen.definitions(survey),
         custom=rollback_seen.custom(survey),
         nodes=survey.of_kind("nodes") if survey.knows("nodes") else None,
         host_files=rollback_seen.host_files(known.node_facts, survey),
