@@ -81,8 +81,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     way back does to drivers and workloads. ``rejected``: stored objects that the old operator would not accept.
     ``definitions``: names of the CRDs that the cluster has. ``custom``: names of custom resources by kind.
     ``host_files``: by node, what a toolkit has left there. ``runtime_class``: it is there, ``nri``: the old values
-    inject GPUs by NRI. ``mig``, ``kernels``, ``runtimes`` (with kubelet) and ``firmware`` by node. ``evicted``: pods that the
-    upgrade has taken off their nodes.
+    inject GPUs by NRI. ``mig``, ``kernels``, ``runtimes`` (with kubelet) and ``firmware`` by node. ``evicted``: pods
+    that the upgrade has taken off their nodes.
     """
 
     edited: tuple[str, ...] | None = None
