@@ -7,8 +7,6 @@ operator. Nobody answers for a hollow node's exporter or nvidia-smi; that each n
 import argparse
 import asyncio
 import json
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -17,14 +15,9 @@ from groundplane.admin import baseline, drift
 from groundplane.cluster.client import Client
 from groundplane.cluster.config import Config
 from groundplane.diagnose import findings, html
-from groundplane.lab import cluster, resources
 
-from . import table
-
-LIMIT_S = 10.0
-LIMIT_MIB = 200
-LIMIT_LISTS = 50
-GPUS = 8
+from . import largecluster, table
+from .largecluster import GPUS, LIMIT_LISTS, LIMIT_MIB, LIMIT_S
 
 
 class _Counted(Client):
@@ -47,12 +40,6 @@ async def _taken(kubeconfig: str, asked: bool) -> tuple[baseline.Baseline, _Coun
         return await baseline.take(client, metrics=asked, smi=asked), client
 
 
-def _peak_mib() -> float:
-    """The most memory of this program; ``ru_maxrss`` would count the parent's before the program was started."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
-
-
 def _tool(kubeconfig: str, folder: Path, asked: bool) -> None:
     """What `baseline save` and `drift --html` do, in this process alone; prints the figures as JSON."""
     began = time.monotonic()
@@ -70,32 +57,12 @@ def _tool(kubeconfig: str, folder: Path, asked: bool) -> None:
         "nodes": len(now.parts.nodes),
         "save": saved,
         "drift": time.monotonic() - began,
-        "mib": _peak_mib(),
+        "mib": largecluster.peak_mib(),
         "lists": client.lists,
         "others": client.others,
         "kib": (folder / "saved.tar.gz").stat().st_size / 1024,
     }
     print(json.dumps(figures))
-
-
-async def _measured(nodes: int, asked: bool) -> dict[str, Any]:
-    async with cluster.Lab(hollow=nodes, hollow_gpus=GPUS) as lab:
-        await lab.apply([cluster.data("guide-baseline.yaml")])
-
-        def settled() -> bool:
-            pods = lab.api.list(resources.PODS)["items"]
-            return len(pods) >= 5 * nodes and all(pod["status"].get("phase") == "Running" for pod in pods)
-
-        await lab.wait_until(settled, timeout_s=300, what=f"the operands of {nodes} nodes")
-        with tempfile.TemporaryDirectory() as folder:
-            kubeconfig = lab.kubeconfig(Path(folder) / "kubeconfig")
-            arguments = ["-m", "bench.drift", "--tool", str(kubeconfig), *([] if asked else ["--no-ask"])]
-            process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
-            output, _ = await process.communicate()
-        if process.returncode:
-            raise SystemExit(process.returncode)
-        found: dict[str, Any] = json.loads(output)
-        return found
 
 
 def main() -> None:
@@ -110,7 +77,7 @@ def main() -> None:
         return
     rows = []
     for nodes in arguments.nodes:
-        figures = asyncio.run(_measured(nodes, not arguments.no_ask))
+        figures = asyncio.run(largecluster.measured("bench.drift", nodes, *(["--no-ask"] if arguments.no_ask else [])))
         names = ("nodes", "save", "drift", "mib", "lists", "others", "kib")
         rows.append([*(figures[name] for name in names), figures["drift"] / LIMIT_S])
     table.show(

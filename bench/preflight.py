@@ -9,28 +9,14 @@ import asyncio
 import contextlib
 import io
 import json
-import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from groundplane.cli.main import main as groundplane
 from groundplane.cluster.client import Client
-from groundplane.lab import cluster, resources
 
-from . import table
-
-LIMIT_S = 10.0
-LIMIT_MIB = 200
-LIMIT_LISTS = 50
-GPUS = 8
-
-
-def _peak_mib() -> float:
-    """The most memory of this program; ``ru_maxrss`` would count the parent's before the program was started."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+from . import largecluster, table
+from .largecluster import GPUS, LIMIT_LISTS, LIMIT_MIB, LIMIT_S
 
 
 def _judged(kubeconfig: str) -> dict[str, Any]:
@@ -52,35 +38,11 @@ def _judged(kubeconfig: str) -> dict[str, Any]:
     lists = sum(count for verb, count in asked if verb == "list")
     return {
         "all": took,
-        "mib": _peak_mib(),
+        "mib": largecluster.peak_mib(),
         "lists": lists,
         "others": sum(count for _, count in asked) - lists,
         "lines": len(printed.getvalue().splitlines()),
     }
-
-
-async def _measured(nodes: int) -> dict[str, Any]:
-    async with cluster.Lab(hollow=nodes, hollow_gpus=GPUS) as lab:
-        await lab.apply([cluster.data("guide-baseline.yaml")])
-
-        def pods() -> list[Any]:
-            found: list[Any] = lab.api.list(resources.PODS)["items"]
-            return found
-
-        def settled() -> bool:
-            seen = pods()
-            return len(seen) >= 5 * nodes and all(pod["status"].get("phase") == "Running" for pod in seen)
-
-        await lab.wait_until(settled, timeout_s=300, what=f"the operands of {nodes} nodes")
-        with tempfile.TemporaryDirectory() as folder:
-            kubeconfig = lab.kubeconfig(Path(folder) / "kubeconfig")
-            arguments = ["-m", "bench.preflight", "--tool", str(kubeconfig)]
-            process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
-            output, _ = await process.communicate()
-        if process.returncode:
-            raise SystemExit(process.returncode)
-        found: dict[str, Any] = json.loads(output)
-        return {"nodes": nodes, "pods": len(pods()), **found}
 
 
 def main() -> None:
@@ -94,7 +56,7 @@ def main() -> None:
         return
     rows = []
     for nodes in arguments.nodes:
-        figures = asyncio.run(_measured(nodes))
+        figures = asyncio.run(largecluster.measured("bench.preflight", nodes))
         names = ("nodes", "pods", "all", "mib", "lists", "others", "lines")
         ratios = (figures["all"] / LIMIT_S, figures["mib"] / LIMIT_MIB, figures["lists"] / LIMIT_LISTS)
         rows.append([*(figures[name] for name in names), *ratios])

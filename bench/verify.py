@@ -8,10 +8,7 @@ missing and told of, is measured.
 import argparse
 import asyncio
 import json
-import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from groundplane.admin import metricslook, verify, verify_gpus
@@ -19,20 +16,9 @@ from groundplane.cli.verify import METRICS_ASKED
 from groundplane.cluster.client import Client
 from groundplane.cluster.config import Config
 from groundplane.diagnose import findings, survey
-from groundplane.lab import cluster, resources
 
-from . import table
-
-LIMIT_S = 10.0
-LIMIT_MIB = 200
-LIMIT_LISTS = 50
-GPUS = 8
-
-
-def _peak_mib() -> float:
-    """The most memory of this program; ``ru_maxrss`` would count the parent's before the program was started."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+from . import largecluster, table
+from .largecluster import GPUS, LIMIT_LISTS, LIMIT_MIB, LIMIT_S
 
 
 async def _verified(kubeconfig: str) -> dict[str, Any]:
@@ -53,31 +39,11 @@ async def _verified(kubeconfig: str) -> dict[str, Any]:
         "read": read,
         "asked": asked,
         "all": time.monotonic() - began,
-        "mib": _peak_mib(),
+        "mib": largecluster.peak_mib(),
         "lists": lists,
         "others": others,
         "lines": len(lines),
     }
-
-
-async def _measured(nodes: int) -> dict[str, Any]:
-    async with cluster.Lab(hollow=nodes, hollow_gpus=GPUS) as lab:
-        await lab.apply([cluster.data("guide-baseline.yaml")])
-
-        def settled() -> bool:
-            pods = lab.api.list(resources.PODS)["items"]
-            return len(pods) >= 5 * nodes and all(pod["status"].get("phase") == "Running" for pod in pods)
-
-        await lab.wait_until(settled, timeout_s=300, what=f"the operands of {nodes} nodes")
-        with tempfile.TemporaryDirectory() as folder:
-            kubeconfig = lab.kubeconfig(Path(folder) / "kubeconfig")
-            arguments = ["-m", "bench.verify", "--tool", str(kubeconfig)]
-            process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
-            output, _ = await process.communicate()
-        if process.returncode:
-            raise SystemExit(process.returncode)
-        found: dict[str, Any] = json.loads(output)
-        return found
 
 
 def main() -> None:
@@ -91,7 +57,7 @@ def main() -> None:
         return
     rows = []
     for nodes in arguments.nodes:
-        figures = asyncio.run(_measured(nodes))
+        figures = asyncio.run(largecluster.measured("bench.verify", nodes))
         names = ("nodes", "read", "asked", "all", "mib", "lists", "others", "lines")
         rows.append([*(figures[name] for name in names), figures["all"] / LIMIT_S])
     table.show(

@@ -98,20 +98,7 @@ def page(made: "RollbackPlan", server: str) -> str:
     """The plan as one self-contained page."""
     sections = (
         *(html.Section(title=f"Difference of {each.where}", text=each.diff or "none") for each in made.changes),
-        html.Section(
-            title="Drivers",
-            head=("Effect", "Nodes", "Before", "After"),
-            rows=tuple((str(each.effect), ", ".join(each.nodes), each.before, each.after) for each in made.pools),
-        ),
-        html.Section(
-            title="Pods that have to leave",
-            note=str(made.estimate),
-            head=("Pod", "Node", "Made anew by", "Blocked by"),
-            rows=tuple(
-                (each.pod, each.node, each.controller or "nothing", "; ".join(each.blockers) or "-")
-                for each in made.estimate.holders
-            ),
-        ),
+        *upgrade_view.disruption_sections(made.pools, made.estimate),
         html.Section(
             title="What it needs",
             head=("", "Condition", "Found"),

@@ -167,24 +167,31 @@ def boundary_text(lines: Sequence[rollback.Line], title: str, *, everything: boo
 # --- Page ---------------------------------------------------------------------------------------------------------
 
 
+def disruption_sections(pools: "Sequence[Pool]", estimate: "Estimate") -> tuple[html.Section, ...]:
+    """Which drivers are replaced, and which pods have to leave for it."""
+    return (
+        html.Section(
+            title="Drivers",
+            head=("Effect", "Nodes", "Before", "After"),
+            rows=tuple((str(each.effect), ", ".join(each.nodes), each.before, each.after) for each in pools),
+        ),
+        html.Section(
+            title="Pods that have to leave",
+            note=str(estimate),
+            head=("Pod", "Node", "Made anew by", "Blocked by"),
+            rows=tuple(
+                (each.pod, each.node, each.controller or "nothing", "; ".join(each.blockers) or "-")
+                for each in estimate.holders
+            ),
+        ),
+    )
+
+
 def page(made: "UpgradePlan", server: str) -> str:
     """The plan as one self-contained page."""
     sections = (
         html.Section(title="Steps", head=("", "Step"), rows=tuple((each.kind, each.text) for each in made.steps)),
-        html.Section(
-            title="Drivers",
-            head=("Effect", "Nodes", "Before", "After"),
-            rows=tuple((str(each.effect), ", ".join(each.nodes), each.before, each.after) for each in made.pools),
-        ),
-        html.Section(
-            title="Pods that have to leave",
-            note=str(made.estimate),
-            head=("Pod", "Node", "Made anew by", "Blocked by"),
-            rows=tuple(
-                (each.pod, each.node, each.controller or "nothing", "; ".join(each.blockers) or "-")
-                for each in made.estimate.holders
-            ),
-        ),
+        *disruption_sections(made.pools, made.estimate),
         html.Section(title="Values for the target", text="\n".join(_yaml(shown_values(made)))),
         html.Section(title="Components", head=("Component", "Before", "After"), rows=made.components, folded=True),
         html.Section(

@@ -24,7 +24,9 @@ T = TypeVar("T")
 TOOL_ERROR = 1
 
 
-def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+def all_of(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """Several decorators as one, the first outermost: options that commands share."""
+
     def decorate(function: F) -> F:
         for decorator in reversed(decorators):
             function = decorator(function)
@@ -35,12 +37,34 @@ def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 
 def cluster_options(function: F) -> F:
     """``kubeconfig``, ``context`` and ``namespace``: which cluster, and where the operator is in it."""
-    return _all(
+    return all_of(
         click.option(
             "--kubeconfig", metavar="FILE", help="How to reach the cluster [KUBECONFIG, else ~/.kube/config]."
         ),
         click.option("--context", metavar="NAME", help="Which context of the kubeconfig."),
         click.option("-n", "--namespace", default="gpu-operator", show_default=True, help="The operator's namespace."),
+    )(function)
+
+
+def carrying_out(function: F) -> F:
+    """How an upgrade, or a rollback, is carried out."""
+    return all_of(
+        click.option(
+            "--timeout", default=1800, show_default=True, type=click.IntRange(min=1), help="Seconds that Helm may wait."
+        ),
+        click.option(
+            "--driver-timeout",
+            default=3600,
+            show_default=True,
+            type=click.IntRange(min=1),
+            help="Seconds without any progress of drivers after which the run gives up; it can be taken up again.",
+        ),
+        click.option("--no-cuda-test", is_flag=True, help="Do not run the CUDA test at the end."),
+        click.option("--cuda-image", metavar="IMAGE", default="", help="Image of the CUDA test."),
+        click.option(
+            "--test-namespace", default="default", show_default=True, help="Where the CUDA test's pods are made."
+        ),
+        click.option("--no-metrics", is_flag=True, help="Do not ask exporters and nvidia-smi for the baseline before."),
     )(function)
 
 

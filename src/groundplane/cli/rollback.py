@@ -24,15 +24,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
-def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
-    def decorate(function: F) -> F:
-        for decorator in reversed(decorators):
-            function = decorator(function)
-        return function
-
-    return decorate
-
-
 def _revision(_context: click.Context, _parameter: click.Parameter, text: str | None) -> "int | Version | None":
     """A number of ``helm history``, or a release such as v26.3.3, with or without ``v``."""
     from ..admin.hops import Version, VersionError
@@ -48,7 +39,7 @@ def _revision(_context: click.Context, _parameter: click.Parameter, text: str | 
 
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-asked = _all(
+asked = reach.all_of(
     click.argument("revision", callback=_revision, required=False),
     click.option("--name", default="", metavar="NAME", help="The release's name [the only one there is]."),
     click.option(
@@ -218,20 +209,7 @@ async def _into_nodes(client: "Client", made: "RollbackPlan", given: dict[str, A
 @reach.cluster_options
 @asked
 @click.option("--helm", "executable", metavar="FILE", default="", help="A helm to use [in this process, else helm].")
-@click.option(
-    "--timeout", default=1800, show_default=True, type=click.IntRange(min=1), help="Seconds that Helm may wait."
-)
-@click.option(
-    "--driver-timeout",
-    default=3600,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Seconds without any progress of drivers after which the run gives up; it can be taken up again.",
-)
-@click.option("--no-cuda-test", is_flag=True, help="Do not run the CUDA test at the end.")
-@click.option("--cuda-image", metavar="IMAGE", default="", help="Image of the CUDA test.")
-@click.option("--test-namespace", default="default", show_default=True, help="Where the CUDA test's pods are made.")
-@click.option("--no-metrics", is_flag=True, help="Do not ask exporters and nvidia-smi for the baseline before.")
+@reach.carrying_out
 @click.option("--force", is_flag=True, help="Roll back in spite of findings that fail.")
 @click.option("--recover", is_flag=True, help="Go back though an interrupted helm has left the release pending.")
 @click.option("--dry-run", is_flag=True, help="Judge and print the plan; change nothing.")

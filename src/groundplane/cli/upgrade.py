@@ -23,16 +23,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _all(*decorators: Callable[[F], F]) -> Callable[[F], F]:
-    def decorate(function: F) -> F:
-        for decorator in reversed(decorators):
-            function = decorator(function)
-        return function
-
-    return decorate
-
-
-asked = _all(
+asked = reach.all_of(
     click.option("--to", "target", metavar="VERSION", required=True, help="The release to go to, such as v26.7.0."),
     click.option("--name", default="", metavar="NAME", help="The release's name [the only one there is]."),
     click.option("--chart", metavar="REF", default="", help="The target's chart: a folder, a .tgz, oci://..., a name."),
@@ -254,20 +245,7 @@ async def _pull(client: "Client", made: "UpgradePlan", given: dict[str, Any]) ->
 @command.command("run")
 @reach.cluster_options
 @asked
-@click.option(
-    "--timeout", default=1800, show_default=True, type=click.IntRange(min=1), help="Seconds that Helm may wait."
-)
-@click.option(
-    "--driver-timeout",
-    default=3600,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Seconds without any progress of drivers after which the run gives up; it can be taken up again.",
-)
-@click.option("--no-cuda-test", is_flag=True, help="Do not run the CUDA test at the end.")
-@click.option("--cuda-image", metavar="IMAGE", default="", help="Image of the CUDA test.")
-@click.option("--test-namespace", default="default", show_default=True, help="Where the CUDA test's pods are made.")
-@click.option("--no-metrics", is_flag=True, help="Do not ask exporters and nvidia-smi for the baseline before.")
+@reach.carrying_out
 @click.option("--force", is_flag=True, help="Upgrade in spite of findings that fail.")
 @click.option("--recover", is_flag=True, help="Clear a release first that an interrupted helm has left pending.")
 @click.option("--dry-run", is_flag=True, help="Judge and print the plan; change nothing.")
