@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ..cluster.client import Client
     from ..diagnose.survey import Survey
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..diagnose.findings import Finding
     from ..diagnose.survey import Survey
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 asked = reach.all_of(
     click.option("--to", "target", metavar="VERSION", required=True, help="The release to go to, such as v26.7.0."),
