@@ -179,12 +179,17 @@ async def test_a_cluster_is_followed_until_interrupted(broken: Lab, tmp_path: Pa
         stdout=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE_S):
-        await _until(process.stdout, "[S10]")
-        driverfaults.fault("no-kernel-headers").cure(broken.host("gpu-2"))
-        await _until(process.stdout, "Nothing fails: 2 GPU nodes")
-        process.send_signal(signal.SIGINT)
-        await process.communicate()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await _until(process.stdout, "[S10]")
+            driverfaults.fault("no-kernel-headers").cure(broken.host("gpu-2"))
+            await _until(process.stdout, "Nothing fails: 2 GPU nodes")
+            process.send_signal(signal.SIGINT)
+            await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
     assert process.returncode == 1  # as click ends what a person interrupts
 
 
