@@ -1,6 +1,7 @@
 """What all tests share: property tests that run the same examples every time, and the real control plane."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,12 @@ from testing.realcluster.controlplane import ControlPlane
 
 settings.register_profile("api", deadline=None, derandomize=True)
 settings.load_profile("api")
+
+
+def pytest_configure() -> None:
+    """A shell starts what it puts into the background with SIGINT ignored, and children inherit that: tests interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,7 +16,7 @@ from groundplane.lab.faultbook.trial import HEALTHY, Result, Trial, node_for
 from groundplane.lab.nodes import GpuSpec, NodeSpec
 
 ROUNDS = trials.rounds(FAULTS)
-TRIED = (0, 4)
+TRIED = (0,)
 """The rounds that are tried here; not every fault of the others is diagnosed and cleared as it must yet."""
 ALONE = [name for name in FAULTS if trials.single(name) and FAULTS[name].layer is not Layer.OPERATOR]
 """Faults of the operator's layer are left to the bench."""
