@@ -16,7 +16,7 @@ settings.load_profile("api")
 
 
 def pytest_configure() -> None:
-    """A shell starts what it puts into the background with SIGINT ignored, and children inherit that: tests interrupt."""
+    """A shell has what it puts into the background ignore SIGINT, and children inherit that: some tests interrupt."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from groundplane.admin import helm
+from groundplane.api import names
 from groundplane.cluster import kinds
-from groundplane.lab import nodes
+from groundplane.lab import nodes, resources
 from groundplane.lab.cluster import Lab
 
 CHART = str(Path(__file__).parents[2] / "deploy" / "chart")
@@ -35,6 +36,13 @@ async def run(home: Path, *argv: str) -> tuple[int, str, str]:
     assert process.returncode is not None
     assert b"Traceback" not in err, err.decode()
     return process.returncode, out.decode(), err.decode()
+
+
+def driver_is_new(lab: Lab) -> bool:
+    """Whether every driver has been replaced, and no node is in the midst of it."""
+    pods = [pod for pod in lab.api.list(resources.PODS)["items"] if "driver-daemonset" in pod["metadata"]["name"]]
+    states = {node["metadata"]["labels"].get(names.UPGRADE_STATE) for node in lab.api.list(resources.NODES)["items"]}
+    return states == {"upgrade-done"} and all("595.91.07" in json.dumps(pod["spec"]) for pod in pods)
 
 
 async def killed_in_helm(home: Path, lab: Lab) -> None:
@@ -61,6 +69,7 @@ async def test_26_7_goes_back_to_26_3(tmp_path: Path, monkeypatch: pytest.Monkey
         assert (code, "no complete revision before 1" in err) == (1, True)
         secret = {"driver": {"env": [{"name": "PROXY_PASSWORD", "value": SECRET}]}}
         await maker.upgrade(chart, *NAME, {**NEW, **secret}, timeout_s=60)
+        await lab.wait_until(lambda: driver_is_new(lab), timeout_s=60, what="the new driver")
         await lab.wait_ready(timeout_s=60)
 
         code, out, _ = await run(tmp_path, "rollback", "plan", "--exec", "-a", "--write", str(tmp_path / "plan.md"),
