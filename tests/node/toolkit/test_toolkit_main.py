@@ -1,6 +1,7 @@
 """The toolkit's sequence: contracts/toolkit-cdi.md 4.4, with a container runtime's configuration that is the test's."""
 
 import asyncio
+import contextlib
 import json
 import os
 import tomllib
@@ -427,7 +428,7 @@ async def test_without_a_daemon_nri_is_ignored(node: Node, fake: FakeRuntimes, p
 
 def shim(node: Node) -> dict[str, Any]:
     root = node.process.path(SHIM)
-    found = {}
+    found: dict[str, Any] = {}
     for path in sorted(root.glob("*.json")):
         with contextlib.suppress(FileNotFoundError):  # it has just gone
             found[path.name] = json.loads(path.read_text())
