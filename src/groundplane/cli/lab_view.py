@@ -257,7 +257,7 @@ NEXT = """
 Try next:
   .venv/bin/groundplane lab up        a lab that stays, for kubectl
   .venv/bin/groundplane render -f tests/data/clusterpolicy/26.7.0-nri.yaml
-  docs/tutorial.md                    preflight, install, verify, upgrade and back, in ten minutes
+  docs/tutorial.md                    preflight to rollback in ten minutes
   docs/lab-tour.md                    a first hour with the lab
   docs/mig.md, docs/metrics.md        MIG layouts, and what the figures mean"""
 LOOK = """
