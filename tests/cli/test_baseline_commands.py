@@ -1,16 +1,14 @@
 """``baseline`` and ``drift`` as a person runs them: on a lab whose node programs run, and on files."""
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from baseline_world import PLANTED, World, secret
 from click.testing import CliRunner, Result
+from lab_thread import LabThread
 
 from groundplane.admin import baseline
 from groundplane.cli.main import main
@@ -24,23 +22,14 @@ def _run(*arguments: object) -> Result:
     return result
 
 
-class Cluster:
+class Cluster(LabThread):
     """A lab in a thread of its own, so that commands can run their own loops."""
 
     def __init__(self, folder: Path) -> None:
-        self.kubeconfig = folder / "kubeconfig"
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self.lab = Lab(nodes.generate(2))
-        self.do(self._up())
+        super().__init__(folder, Lab(nodes.generate(2)))
 
-    def do(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
-
-    async def _up(self) -> None:
-        await self.lab.__aenter__()
-        self.lab.kubeconfig(self.kubeconfig)
+    async def up(self) -> None:
+        await super().up()
         await self.lab.apply([data("guide-baseline.yaml"), secret(World().release)])
 
         def validated() -> bool:
@@ -51,12 +40,6 @@ class Cluster:
 
         await self.lab.wait_until(validated, timeout_s=100, what="two validated nodes")
         await self.lab.wait_ready(timeout_s=60)
-
-    def close(self) -> None:
-        self.do(self.lab.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,17 @@
 """must-gather as a command on a lab: one file, private, without secrets, and the doctor judges it as it does live."""
 
-import asyncio
 import base64
 import hashlib
 import json
 import stat
 import tarfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from lab_thread import LabThread
 
 from groundplane.cli.main import main
 from groundplane.diagnose import archive
@@ -28,26 +27,11 @@ PLANTED = (
 )
 
 
-class Cluster:
+class Cluster(LabThread):
     """A hollow lab in a thread of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.kubeconfig = folder / "kubeconfig"
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self.lab = Lab(hollow=3, hollow_gpus=8, operator=False)
-        self.do(self.lab.__aenter__())
-        self.lab.kubeconfig(self.kubeconfig)
-
-    def do(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
-
-    def close(self) -> None:
-        self.do(self.lab.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        super().__init__(folder, Lab(hollow=3, hollow_gpus=8, operator=False))
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
 """``groundplane preflight`` as a person runs it: live, with too little permission, on files, and with mistakes."""
 
-import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from lab_thread import LabThread
 from preflight_world import V100, node
 
 from groundplane.admin import chart, preflight_inputs, preflight_platform
@@ -36,20 +35,11 @@ def found(result: Result) -> dict[str, list[dict[str, Any]]]:
     return by_number
 
 
-class Cluster:
+class Cluster(LabThread):
     """A lab with permissions, in a thread of its own; nobody says who they are, and may do what the test grants."""
 
     def __init__(self, folder: Path) -> None:
-        self.kubeconfig = folder / "kubeconfig"
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self.lab = Lab(hollow=3, hollow_gpus=8, rbac=True, operator=False)
-        self.do(self.lab.__aenter__())
-        self.lab.kubeconfig(self.kubeconfig)
-
-    def do(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+        super().__init__(folder, Lab(hollow=3, hollow_gpus=8, rbac=True, operator=False))
 
     def grant(self, name: str, *resources: str) -> None:
         """Let everybody list some resources."""
@@ -66,12 +56,6 @@ class Cluster:
                 ]
             )
         )
-
-    def close(self) -> None:
-        self.do(self.lab.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,18 +1,16 @@
 """``groundplane preflight --exec`` and ``--node-pods`` on a lab whose nodes run the shipped programs."""
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from lab_thread import LabThread
 
 from groundplane.admin import nodelook
 from groundplane.cli.main import main
@@ -32,20 +30,11 @@ SPECS = nodes.parse(
 IMAGE = "groundplane:1"
 
 
-class Cluster:
+class Cluster(LabThread):
     """A lab with real programs and the operator, in a thread of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.kubeconfig = folder / "kubeconfig"
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        self.lab = labs.Lab(SPECS, speed=100)
-        self.do(self.lab.__aenter__())
-        self.lab.kubeconfig(self.kubeconfig)
-
-    def do(self, work: Any, within_s: float = 120) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(within_s)
+        super().__init__(folder, labs.Lab(SPECS, speed=100))
 
     def until(self, seen: Callable[[], bool], what: str) -> None:
         self.do(self.lab.wait_until(seen, timeout_s=100, what=what))
@@ -53,12 +42,6 @@ class Cluster:
     def inspectors(self) -> list[str]:
         pods = self.lab.api.list(resources.PODS, NAMESPACE)["items"]
         return [pod["metadata"]["name"] for pod in pods if nodelook.LABEL in (pod["metadata"].get("labels") or {})]
-
-    def close(self) -> None:
-        self.do(self.lab.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 @pytest.fixture(scope="module")
