@@ -24,6 +24,7 @@ from .. import __version__
 from ..api import names
 from ..diagnose import survey as surveys
 from ..diagnose.evidence import NodeFacts
+from ..diagnose.findings import some
 from ..diagnose.redact import Redactor
 from ..diagnose.survey import Survey
 from . import nodehealth, releases, snapshot, trees
@@ -521,14 +522,9 @@ def _of_nodes(part: str, have: Mapping[str, Any], looked: Looked, gpu_nodes: lis
     for node in lacking:
         reason = looked.unread.get(part, {}).get(node, "nobody looked")
         by_reason.setdefault(reason, []).append(node)
-    reasons = [f"{_some(nodes)}: {reason}" for reason, nodes in sorted(by_reason.items())]
+    reasons = [f"{some(nodes)}: {reason}" for reason, nodes in sorted(by_reason.items())]
     state: State = "complete" if not lacking else "partial" if have else "absent"
     return Coverage(state=state, reasons=reasons, lacking=lacking)
-
-
-def _some(nodes: list[str], limit: int = 5) -> str:
-    left = len(nodes) - limit
-    return ", ".join(nodes[:limit]) + (f" and {left} more" if left > 0 else "")
 
 
 def cuda_results(document: Any) -> dict[str, CudaTest]:

@@ -5,14 +5,13 @@ Pure: the pod, its events and its log go in, a finding comes out. Each is told i
 the driver's or the fabric's.
 """
 
-import datetime
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ..api import names
 from ..diagnose.findings import Action, Evidence, Finding, Layer, Outcome
-from ..diagnose.survey import Object
+from ..diagnose.survey import Object, moment
 from ..operator import causes
 from .cudatest_plan import NodeTest
 from .verify_view import finding
@@ -127,7 +126,7 @@ def times(pod: Object, events: Iterable[Object]) -> Times:
 
 
 def _seconds(stamp: Any) -> float | None:
-    return datetime.datetime.fromisoformat(str(stamp)).timestamp() if stamp else None
+    return moment(str(stamp)) if stamp else None
 
 
 def _between(begin: float | None, end: float | None) -> float | None:

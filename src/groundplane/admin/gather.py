@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from ..cluster import errors, permissions
-from ..cluster.kinds import POD
 from ..diagnose import collect, pods
 from ..diagnose import evidence as seen
 from ..diagnose import survey as surveys
@@ -25,6 +24,7 @@ from ..diagnose.collect import Wish
 from ..diagnose.evidence import Log
 from ..diagnose.survey import Survey
 from . import gather_files as files
+from . import metricslook
 from .gather_files import Extra
 
 if TYPE_CHECKING:
@@ -186,17 +186,17 @@ class _Work:
         running = [pod for pod in self._survey.of_kind("pods") if pods.ready(pod) and not pods.ended(pod)]
         exporters = [pod for pod in running if seen.labels(pod).get("app") in _EXPORTERS]
         wanted = [("operator", pod) for pod in running if seen.labels(pod).get("app") == _OPERATOR]
-        wanted += [("exporter", pod) for pod in _spread(exporters, EXPORTERS)]
+        wanted += [("exporter", pod) for pod in metricslook.chosen(exporters, EXPORTERS)]
         await _together(self._page, wanted)
 
     async def _page(self, which: tuple[str, Any]) -> None:
         kind, pod = which
         port = _EXPORTERS.get(str(seen.labels(pod).get("app")), _OPERATOR_PORT)
         name = f"metrics/{kind}_{files.file_name(seen.name(pod))}.prom"
-        path = POD.path(seen.namespace(pod), f"{seen.name(pod)}:{_port(pod, port)}", "proxy") + "/metrics"
+        port = metricslook.port_of(pod, port)
         try:
             async with asyncio.timeout(PAGE_TIMEOUT_S):
-                text = (await self._client.raw("GET", path)).decode("utf-8", "replace")
+                text = await metricslook.text_of(self._client, seen.namespace(pod), seen.name(pod), port)
         except TimeoutError:
             self._extras.append(Extra(name=name, status=files.TIMEOUT, why=f"no answer within {PAGE_TIMEOUT_S:.0f} s"))
             return
@@ -263,15 +263,6 @@ async def _together(one: Callable[[T], Coroutine[Any, Any, None]], things: Itera
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _spread(things: Sequence[Any], most: int) -> list[Any]:
-    return [things[index * len(things) // most] for index in range(most)] if len(things) > most else list(things)
-
-
-def _port(pod: Any, default: int) -> int:
-    ports = (port for container in pods.containers(pod) for port in container.get("ports") or ())
-    return next((int(port["containerPort"]) for port in ports if port.get("name") == "metrics"), default)
 
 
 def _refusal(error: errors.ClusterError) -> tuple[str, str]:

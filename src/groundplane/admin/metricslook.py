@@ -7,17 +7,21 @@ Which GPUs a page should have is judged elsewhere. Works for any exporter that h
 import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from ..cluster import errors
 from ..cluster.kinds import POD
+from ..diagnose import pods
 
 if TYPE_CHECKING:
     from ..cluster.client import Client
 
+T = TypeVar("T")
+
 PORT: Final = 9400
+"""Where an exporter listens whose pod names no port."""
 AT_ONCE: Final = 16
 TIMEOUT_S: Final = 15.0
 _SERIES: Final = re.compile(r"^(DCGM_FI_\w+)\{([^}]*)\}", re.MULTILINE)
@@ -53,11 +57,23 @@ def parse(page: str) -> Page:
     return Page(frozenset(uuids), count)
 
 
-def chosen(exporters: Sequence[Exporter], limit: int) -> list[Exporter]:
+def chosen(things: Sequence[T], limit: int) -> list[T]:
     """At most ``limit`` of them, evenly spread; all if ``limit`` is 0 or less."""
-    if limit <= 0 or len(exporters) <= limit:
-        return list(exporters)
-    return [exporters[index * len(exporters) // limit] for index in range(limit)]
+    if limit <= 0 or len(things) <= limit:
+        return list(things)
+    return [things[index * len(things) // limit] for index in range(limit)]
+
+
+def port_of(pod: Mapping[str, Any], default: int = PORT) -> int:
+    """The port that a pod names ``metrics``."""
+    ports = (port for container in pods.containers(pod) for port in container.get("ports") or ())
+    return next((int(port["containerPort"]) for port in ports if port.get("name") == "metrics"), default)
+
+
+async def text_of(client: "Client", namespace: str, pod: str, port: int = PORT) -> str:
+    """A pod's page, through the API server's proxy. Raises ClusterError."""
+    path = POD.path(namespace, f"{pod}:{port}", "proxy") + "/metrics"
+    return (await client.raw("GET", path)).decode("utf-8", "replace")
 
 
 async def look(client: "Client", exporters: Iterable[Exporter]) -> Mapping[str, Page]:
@@ -65,10 +81,9 @@ async def look(client: "Client", exporters: Iterable[Exporter]) -> Mapping[str, 
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def ask(each: Exporter) -> tuple[str, Page]:
-        path = POD.path(each.namespace, f"{each.pod}:{PORT}", "proxy") + "/metrics"
         try:
             async with slots, asyncio.timeout(TIMEOUT_S):
-                return each.node, parse((await client.raw("GET", path)).decode("utf-8", "replace"))
+                return each.node, parse(await text_of(client, each.namespace, each.pod))
         except TimeoutError:
             return each.node, Page(problem=f"no answer within {TIMEOUT_S:g} s")
         except errors.Forbidden as error:

@@ -16,13 +16,12 @@ import msgspec
 from ..api import names
 from ..cluster import errors, permissions
 from ..diagnose.survey import Survey
+from . import metricslook
 
 if TYPE_CHECKING:
     from ..cluster.client import Client
 
 EXPORTERS: Final = ("nvidia-dcgm-exporter",)
-PORT: Final = 9400
-"""Where an exporter listens whose pod names no port."""
 IN_FLIGHT: Final = 32
 """Nodes that are asked at the same time."""
 TIMEOUT_S: Final = 15.0
@@ -252,19 +251,11 @@ async def _page(client: "Client", survey: Survey, node: str) -> Health:
     if pod is None:
         raise _Unasked("no running exporter")
     metadata = pod["metadata"]
-    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}:{_port(pod)}/proxy/metrics"
-    health = of_page((await client.raw("GET", path)).decode("utf-8", "replace"))
+    port = metricslook.port_of(pod)
+    health = of_page(await metricslook.text_of(client, metadata["namespace"], metadata["name"], port))
     if not health.gpus:
         raise _Unasked("the exporter's page has no GPU")
     return health
-
-
-def _port(pod: Mapping[str, Any]) -> int:
-    for container in pod["spec"].get("containers") or ():
-        for port in container.get("ports") or ():
-            if port.get("name") == "metrics":
-                return int(port["containerPort"])
-    return PORT
 
 
 async def _smi(client: "Client", survey: Survey, node: str) -> Health:

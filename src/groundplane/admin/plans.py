@@ -142,6 +142,21 @@ class Told:
         """A step is done."""
 
 
+class Lines(Told):
+    """Tells each step in a line."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def begins(self, step: Step, number: int, of: int) -> None:
+        """A step begins."""
+        self._tell(f"[{number}/{of}] {step.title}")
+
+    def skipped(self, step: Step, number: int, of: int) -> None:
+        """An earlier run has done a step."""
+        self._tell(f"[{number}/{of}] {step.title}: done before")
+
+
 async def carry_out(plan: Plan, work: Mapping[str, Work], journal: Journal, told: Told | None = None) -> None:
     """Do the steps in order; those that an earlier run has done are left out, unless they repeat.
 

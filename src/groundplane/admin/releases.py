@@ -29,7 +29,7 @@ _LARGEST: Final = 64 << 20
 
 
 class ReleaseError(ValueError):
-    """A Secret is no release of Helm's; the message says which."""
+    """A Secret is no release of Helm's, or no one release is meant; the message says which."""
 
 
 class Hook(msgspec.Struct, frozen=True):
@@ -198,6 +198,20 @@ class History(msgspec.Struct, frozen=True):
     def of(self, where: str) -> tuple[Revision, ...]:
         """The revisions of one release, newest first."""
         return tuple(each for each in self.revisions if each.where == where)
+
+    def meant(self, release: str = "") -> str:
+        """``namespace/name`` of the release that is meant, of the only one by default.
+
+        There must be one at all. Raises :class:`ReleaseError` if there is none of that name, or several and none named.
+        """
+        if release and release not in self.releases:
+            raise ReleaseError(f"no release {release}; there are {', '.join(self.releases)}")
+        if not release and len(self.releases) > 1:
+            raise ReleaseError(
+                f"the cluster has {len(self.releases)} releases of chart {CHART}: {', '.join(self.releases)}. "
+                "Name one (--namespace, --name); remove the other (groundplane uninstall)"
+            )
+        return release or self.releases[0]
 
     def last(self, where: str = "") -> Revision | None:
         """The newest revision of a release, of the only one by default."""

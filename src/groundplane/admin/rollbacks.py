@@ -97,14 +97,10 @@ def history_of(survey: Survey, release: str = "") -> tuple[Revision, ...]:
     if not found.revisions:
         broken = f" ({'; '.join(found.broken)})" if found.broken else ""
         raise RollbackError(f"no release of chart {releases.CHART} is in the cluster{broken}: there is no way back")
-    if release and not found.of(release):
-        raise RollbackError(f"no release {release}; there are {', '.join(found.releases)}")
-    if not release and len(found.releases) > 1:
-        raise RollbackError(
-            f"the cluster has {len(found.releases)} releases of chart {releases.CHART}: {', '.join(found.releases)}. "
-            "Name one (--namespace, --name); remove the other (groundplane uninstall)"
-        )
-    return found.of(release or found.releases[0])
+    try:
+        return found.of(found.meant(release))
+    except releases.ReleaseError as error:
+        raise RollbackError(str(error)) from None
 
 
 def _wanted(history: tuple[Revision, ...], running: Revision, revision: int | Version | None) -> Revision:

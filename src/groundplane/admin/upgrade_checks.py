@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..api import names
+from ..diagnose import findings
 from ..diagnose.findings import Action, Evidence, Finding, Layer, Outcome, natural
 from ..diagnose.survey import Object, Survey
 from ..operator import schema_check
@@ -43,8 +44,7 @@ def finding(number: str, outcome: Outcome, title: str, *evidence: Evidence, **mo
 
 def some(things: Any) -> str:
     """Names, cut where there are many."""
-    found = list(things)
-    return ", ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
+    return findings.some(list(things), NAMED)
 
 
 Check = Callable[["UpgradePlan", Survey, "Charts", Inquiry], Iterator[Finding]]

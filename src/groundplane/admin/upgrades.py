@@ -149,14 +149,10 @@ def running(survey: Survey, release: str = "") -> Revision:
         raise UpgradeError(
             f"no release of chart {releases.CHART} is in the cluster{broken}: groundplane install makes one"
         )
-    if release and not found.of(release):
-        raise UpgradeError(f"no release {release}; there are {', '.join(found.releases)}")
-    if not release and len(found.releases) > 1:
-        raise UpgradeError(
-            f"the cluster has {len(found.releases)} releases of chart {releases.CHART}: {', '.join(found.releases)}. "
-            "Name one (--namespace, --name); remove the other (groundplane uninstall)"
-        )
-    where = release or found.releases[0]
+    try:
+        where = found.meant(release)
+    except releases.ReleaseError as error:
+        raise UpgradeError(str(error)) from None
     last = found.deployed(where)
     if last is None:
         newest = found.last(where)

@@ -4,13 +4,12 @@ How many GPUs a node should offer follows from the labels of GPU feature discove
 count times replicas, and each MIG profile's own; where somebody looked at the node itself, that has the last word.
 """
 
-import datetime
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ..api import names
 from ..diagnose.findings import Action, Evidence, Finding, Outcome
-from ..diagnose.survey import Object
+from ..diagnose.survey import Object, moment
 from ..operands import dcgm_exporter, device_plugin, gfd
 from .expected import labels_of, name_of
 from .metricslook import Exporter
@@ -354,7 +353,7 @@ def _started(pod: Object) -> float | None:
     for status in (pod.get("status") or {}).get("containerStatuses") or ():
         at = ((status.get("state") or {}).get("running") or {}).get("startedAt")
         if status.get("name") == "gpu-feature-discovery" and at:
-            return datetime.datetime.fromisoformat(str(at)).timestamp()
+            return moment(str(at))
     return None
 
 

@@ -12,7 +12,7 @@ from . import reach
 if TYPE_CHECKING:
     from ..admin.helm import Helm
     from ..admin.install import Seen, Wanted
-    from ..admin.plans import Journal, Plan, Told
+    from ..admin.plans import Journal, Plan
     from ..cluster.client import Client
     from ..diagnose.findings import Finding
     from ..diagnose.survey import Survey
@@ -146,7 +146,7 @@ async def _install(where: Any, maker: "Helm", wanted: "Wanted", given: dict[str,
         if not given["yes"]:
             click.confirm("Go on?", abort=True, err=True)
         work = _Work(client, maker, wanted, seen, journal)
-        await plans.carry_out(plan, work.steps, journal, _told())
+        await plans.carry_out(plan, work.steps, journal, plans.Lines(lambda text: click.echo(text, err=True)))
         about = {"plan": plan.document(), "changes": changes, "preflight": shape.report(findings)}
         reach.report(work.verified, output, kind="Installation", about={"release": work.release, **about})
 
@@ -210,20 +210,6 @@ def _tell_refusal(findings: "list[Finding]", *, quiet: bool) -> None:
     failed = sum(1 for each in findings if each.outcome is Outcome.FAIL)
     if failed and not quiet:
         click.echo(f"{failed} findings fail: nothing was changed. Mend them, or give --force.", err=True)
-
-
-def _told() -> "Told":
-    """Tells of steps on standard error."""
-    from ..admin import plans
-
-    class Lines(plans.Told):
-        def begins(self, step: plans.Step, number: int, of: int) -> None:
-            click.echo(f"[{number}/{of}] {step.title}", err=True)
-
-        def skipped(self, step: plans.Step, number: int, of: int) -> None:
-            click.echo(f"[{number}/{of}] {step.title}: done before", err=True)
-
-    return Lines()
 
 
 class _Work:

@@ -293,25 +293,12 @@ def _giving_up(chosen: "Run", found: "Run | None") -> "Run":
 
 async def _carry_out(client: "Client", maker: "Helm", chosen: "Run", server: str, given: dict[str, Any]) -> None:
     """Carry the run out, and report what its steps have found. Exits with the findings' code."""
-    from ..admin import helm, install, nodelook, plans, rollback_run, upgrade_run
+    from ..admin import nodelook, rollback_run, upgrade_run
     from . import upgrade
-
-    class Lines(plans.Told):
-        def begins(self, step: plans.Step, number: int, of: int) -> None:
-            click.echo(f"[{number}/{of}] {step.title}", err=True)
-
-        def skipped(self, step: plans.Step, number: int, of: int) -> None:
-            click.echo(f"[{number}/{of}] {step.title}: done before", err=True)
 
     journal = upgrade_run.begin(chosen, server)
     limits = upgrade.limits_of(given)
-    work = rollback_run.Work(client, maker, chosen, journal, limits, lambda text: click.echo(text, err=True))
+    work = rollback_run.Work(client, maker, chosen, journal, limits, upgrade.tell)
     work.ways = (nodelook.Way.EXEC, *((nodelook.Way.PODS,) if given["node_pods"] else ()))
     work.image = given["node_image"]
-    try:
-        await plans.carry_out(chosen.plan, work.steps, journal, Lines())
-    except (upgrade_run.RunError, install.AlreadyRunsError, helm.HelmError) as error:
-        raise click.ClickException(str(error)) from None
-    upgrade_run.end(server, chosen)
-    about = {"release": chosen.where, "source": chosen.source, "target": chosen.target, "kept": chosen.folder}
-    reach.report(work.findings, given["output"], kind="Rollback", about=about, everything=given["everything"])
+    await upgrade.finish(work, chosen, journal, server, given, "Rollback")

@@ -13,8 +13,8 @@ from . import reach
 if TYPE_CHECKING:
     from ..admin.helm import Chart, Helm
     from ..admin.nodelook import NodeLook
-    from ..admin.plans import Plan
-    from ..admin.upgrade_run import Limits, Run
+    from ..admin.plans import Journal, Plan
+    from ..admin.upgrade_run import Limits, Run, Work
     from ..admin.upgrades import Charts, UpgradePlan, Wanted
     from ..cluster.client import Client
     from ..diagnose.findings import Finding
@@ -283,7 +283,7 @@ async def _run(given: dict[str, Any]) -> None:
             return
         if not given["yes"]:
             click.confirm("Go on?", abort=True, err=True)
-        await carry_out(client, maker, chosen, server, limits, given["output"], given["everything"], "Upgrade")
+        await carry_out(client, maker, chosen, server, limits, given)
 
 
 def _names(seen: "Survey", release: str) -> tuple[str, str]:
@@ -374,26 +374,31 @@ async def carry_out(
     chosen: "Run",
     server: str,
     limits: "Limits",
-    output: str,
-    everything: bool,
-    kind: str,
+    given: dict[str, Any],
 ) -> None:
-    """Carry a run out, and report what its steps have found. Exits with the findings' code."""
-    from ..admin import helm, install, plans, upgrade_run
-
-    class Lines(plans.Told):
-        def begins(self, step: plans.Step, number: int, of: int) -> None:
-            click.echo(f"[{number}/{of}] {step.title}", err=True)
-
-        def skipped(self, step: plans.Step, number: int, of: int) -> None:
-            click.echo(f"[{number}/{of}] {step.title}: done before", err=True)
+    """Carry an upgrade out, and report what its steps have found. Exits with the findings' code."""
+    from ..admin import upgrade_run
 
     journal = upgrade_run.begin(chosen, server)
-    work = upgrade_run.Work(client, maker, chosen, journal, limits, lambda text: click.echo(text, err=True))
+    work = upgrade_run.Work(client, maker, chosen, journal, limits, tell)
+    await finish(work, chosen, journal, server, given, "Upgrade")
+
+
+def tell(text: str) -> None:
+    """Progress, beside what the command prints as its result."""
+    click.echo(text, err=True)
+
+
+async def finish(
+    work: "Work", chosen: "Run", journal: "Journal", server: str, given: dict[str, Any], kind: str
+) -> None:
+    """Do what a run has left to do, and report what its steps have found. Exits with the findings' code."""
+    from ..admin import helm, install, plans, upgrade_run
+
     try:
-        await plans.carry_out(chosen.plan, work.steps, journal, Lines())
+        await plans.carry_out(chosen.plan, work.steps, journal, plans.Lines(tell))
     except (upgrade_run.RunError, install.AlreadyRunsError, helm.HelmError) as error:
         raise click.ClickException(str(error)) from None
     upgrade_run.end(server, chosen)
     about = {"release": chosen.where, "source": chosen.source, "target": chosen.target, "kept": chosen.folder}
-    reach.report(work.findings, output, kind=kind, about=about, everything=everything)
+    reach.report(work.findings, given["output"], kind=kind, about=about, everything=given["everything"])

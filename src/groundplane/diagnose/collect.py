@@ -324,15 +324,8 @@ def _set_ready(daemon_set: Object) -> bool:
 
 
 def _young(event: Object, now: float) -> bool:
-    moment = _moment(seen.event_of(event).when)
+    moment = surveys.moment(seen.event_of(event).when)
     return moment is None or not now or now - moment <= EVENT_AGE_S
-
-
-def _moment(text: str) -> float | None:
-    try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return None
 
 
 # --- What is not well -------------------------------------------------------------------------------------------------

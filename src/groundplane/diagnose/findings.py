@@ -334,7 +334,7 @@ def text(findings: Iterable[Finding], *, all_evidence: bool = False) -> list[str
 
 
 def _paragraph(finding: Finding, everything: bool) -> list[str]:
-    where = f"  [{_some(finding.nodes, NODES_SHOWN, everything)}]" if finding.nodes else ""
+    where = f"  [{some(finding.nodes, NODES_SHOWN, everything)}]" if finding.nodes else ""
     head = f"{finding.outcome.upper():<8}{finding.layer} {finding.id:<5} {finding.title}{where}"
     if finding.outcome in (Outcome.PASS, Outcome.SKIP):
         return [head]
@@ -366,7 +366,8 @@ def _columns(rows: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
-def _some(names: Sequence[str], limit: int, everything: bool) -> str:
+def some(names: Sequence[str], limit: int = NODES_SHOWN, everything: bool = False) -> str:
+    """Names, the first few and how many more there are; all with ``everything``."""
     shown = names if everything else names[:limit]
     left = len(names) - len(shown)
     return ", ".join(shown) + (f" and {left} more" if left else "")

@@ -9,6 +9,7 @@ read stands in :attr:`Survey.unread` with the reason, and is never taken for emp
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -203,6 +204,14 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             objects={plural: _ordered(items) for plural, items in found.items()},
             unread=lacking,
         )
+
+
+def moment(stamp: str) -> float | None:
+    """Unix seconds of a time as the API server writes it; None if it is none."""
+    try:
+        return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None
 
 
 _BY_NAME: Final = {

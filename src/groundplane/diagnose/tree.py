@@ -4,13 +4,13 @@ Lines with a style each, so that a terminal may colour them and a file need not;
 read at three in the morning: what is broken, where, how it is known, what to run, what to do, in this order.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from . import doctor, findings, layers
 from .engine import Cause, Verdict
 from .evidence import Evidence
-from .findings import Finding, Outcome
+from .findings import Finding, Outcome, some
 from .layers import LayerState, State
 
 
@@ -21,7 +21,6 @@ class Line(NamedTuple):
     style: str = ""
 
 
-NODES_SHOWN: Final = 5
 EVIDENCE_SHOWN: Final = 4
 UNKNOWN_SHOWN: Final = 10
 ROWS_SHOWN: Final = 20
@@ -113,7 +112,7 @@ def _finding(finding: Finding, everything: bool) -> Iterator[Line]:
 
 def _body(finding: Finding, everything: bool) -> Iterator[Line]:
     if finding.nodes:
-        yield Line(f"  on       {_some(finding.nodes, everything)}")
+        yield Line(f"  on       {some(finding.nodes, everything=everything)}")
     if finding.cause:
         yield Line(f"  because  {finding.cause}")
     shown = finding.evidence if everything else finding.evidence[:EVIDENCE_SHOWN]
@@ -189,16 +188,9 @@ def _unknown(verdict: Verdict, states: dict[str, tuple[LayerState, ...]], everyt
     if left := len(verdict.unknown) - len(shown):
         yield Line(f"  and {left} more (--all)", "dim")
     for layer, nodes in sorted(unseen.items()):
-        yield Line(f"  {layer} {layer.words} was not seen on {_some(nodes, everything)}", "warn")
+        yield Line(f"  {layer} {layer.words} was not seen on {some(nodes, everything=everything)}", "warn")
         yield Line(f"           run {layers.NEXT[layer]}", "command")
 
 
 def _where(finding: Finding, everything: bool) -> str:
-    return f"  [{_some(finding.nodes, everything)}]" if finding.nodes else ""
-
-
-def _some(nodes: Iterable[str], everything: bool) -> str:
-    named = list(nodes)
-    shown = named if everything else named[:NODES_SHOWN]
-    left = len(named) - len(shown)
-    return ", ".join(shown) + (f" and {left} more" if left else "")
+    return f"  [{some(finding.nodes, everything=everything)}]" if finding.nodes else ""
