@@ -1,8 +1,9 @@
 """What can go wrong in a lab, by name: brought about as in reality, on running nodes, and undone.
 
 A fault changes the simulated machine, the cluster's objects or a registry's answers; operator, node programs and the
-doctor meet it by the ways by which they would meet the real one. ``table.py`` lists them, ``machine.py`` and
-``objects.py`` are what they do. Faults of the API server are `lab/faults.py`'s.
+doctor meet it by the ways by which they would meet the real one. ``lower.py`` and ``upper.py`` list them by
+layer (``entries.py`` has what many of them share), ``on.py`` tells on which nodes they can be, ``machine.py`` and
+``objects.py`` are what they do; ``table.py`` is all of them. Faults of the API server are `lab/faults.py`'s.
 """
 
 from .model import Fault as Fault
