@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import msgspec
@@ -29,6 +30,24 @@ async def test_get_decodes_into_the_view_and_identifies_itself(api: FakeApi, cli
     assert headers["Authorization"] == "Bearer secret"
     assert headers["User-Agent"] == f"groundplane/{__version__}"
     assert "Accept-Encoding" not in headers
+
+
+@pytest.mark.parametrize(
+    ("date", "expected"),
+    [
+        ("Thu, 01 Jan 2032 00:00:00 GMT", 1_956_528_000.0),
+        ("Sat, 01 Jan 2022 00:00:00 GMT", 1_640_995_200.0),
+        ("yesterday", None),
+    ],
+    ids=["ahead", "behind", "none"],
+)
+async def test_the_present_is_the_servers(api: FakeApi, client: Client, date: str, expected: float | None) -> None:
+    assert abs(client.now() - time.time()) < 5
+    api.order(reply(200, {"gitVersion": "v1.36.0"}, {"Date": date}))
+    await client.raw("GET", "/version")
+    assert abs(client.now() - (time.time() if expected is None else expected)) < 60
+    await client.raw("GET", NODES)
+    assert client.now() == pytest.approx(time.time(), abs=60), "the last answer counts"
 
 
 async def test_a_view_of_metadata_only_has_the_server_leave_out_the_rest(api: FakeApi, client: Client) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
@@ -10,6 +11,7 @@ import pytest
 
 from groundplane.lab import access, http, resources
 from groundplane.lab.api import Api
+from groundplane.lab.clock import LabClock
 from groundplane.lab.faults import Faults, Rule
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
@@ -44,6 +46,14 @@ async def world() -> AsyncIterator[World]:
 
 async def lines(response: aiohttp.ClientResponse, count: int) -> list[dict[str, Any]]:
     return [json.loads(await response.content.readline()) for _ in range(count)]
+
+
+async def test_answers_tell_the_clusters_time() -> None:
+    api = Api(clock=LabClock(start=datetime(2031, 5, 1, 12, 0, tzinfo=UTC), real=lambda: 0.0))
+    server = await http.serve(api)
+    async with aiohttp.ClientSession(server.url) as session, session.get("/version") as response:
+        assert response.headers["Date"] == "Thu, 01 May 2031 12:00:00 GMT"
+    await server.close()
 
 
 async def test_create_get_update_delete(world: World) -> None:

@@ -124,7 +124,7 @@ class _Work:
         self.missing: list[str] = []
         self._client, self._nodes, self._workloads, self._look, self._tell = client, nodes, workloads, look, tell
         self._survey = Survey(
-            server=client.config.server, namespace=namespace, at=time.time(),
+            server=client.config.server, namespace=namespace, at=client.now(),
             unread={plural: f"{plural} were not read: {INTERRUPTED}" for plural in surveys.KINDS},
         )  # fmt: skip
         self._reading = _Reading(client, limits)

@@ -13,9 +13,11 @@ import random
 import socket
 import ssl
 import sys
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any, Generic, TypeVar, cast, overload
 from urllib.parse import urlencode, urlsplit
@@ -38,6 +40,8 @@ Object = dict[str, Any]
 REQUEST_TIMEOUT_S = 60.0
 """Silence on a connection after which a plain request counts as lost. The API server itself gives up after 60 s."""
 CONNECT_TIMEOUT_S = 10.0
+CLOCKS_ALIKE_S = 2.0
+"""Two clocks that differ by no more agree: a server tells whole seconds, and the answer was under way."""
 SOCKET_CLOSE_S = 2.0
 """How long the other end of a WebSocket may take to say goodbye."""
 WATCH_TIMEOUT_S = 300
@@ -204,6 +208,8 @@ class Client:
         self._proxy = config.proxy_url or _environment_proxy(config.server)
         self._open: aiohttp.ClientSession | None = None
         self._closed = False
+        self._date = ""
+        self._ahead_s = 0.0
 
     async def __aenter__(self) -> "Client":
         connector = aiohttp.TCPConnector(
@@ -231,6 +237,23 @@ class Client:
         session, self._open = self._open, None
         if session is not None:
             await session.close()
+
+    def now(self) -> float:
+        """The cluster's present time in seconds since 1970: the API server's clock as its last answer told it, in whole
+        seconds; this machine's if it told none. What objects say of times is to be compared with it, not with the own
+        clock, which may be wrong."""
+        return time.time() + self._ahead_s
+
+    def _see_clock(self, date: str | None) -> None:
+        if not date or date == self._date:
+            return
+        self._date = date
+        try:
+            ahead = parsedate_to_datetime(date).timestamp() - time.time()
+        except ValueError:
+            log.debug("the server's Date is none: %s", date)
+            return
+        self._ahead_s = 0.0 if abs(ahead) <= CLOCKS_ALIKE_S else ahead
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -782,6 +805,7 @@ class Client:
                 )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._lost(request, error) from error
+        self._see_clock(response.headers.get("Date"))
         try:
             yield response
         finally:

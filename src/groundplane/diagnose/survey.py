@@ -7,7 +7,6 @@ read stands in :attr:`Survey.unread` with the reason, and is never taken for emp
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
@@ -273,7 +272,7 @@ async def live(
         version=version,
         server=client.config.server,
         namespace=namespace,
-        at=time.time(),
+        at=client.now(),
         objects=objects,
         absent=frozenset(absent),
         unread=unread,

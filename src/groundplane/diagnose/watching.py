@@ -108,7 +108,7 @@ class Watching:
             version=self._first.version,
             server=self._first.server,
             namespace=self._namespace,
-            at=time.time(),
+            at=self._client.now(),
             objects=objects,
             absent=frozenset(absent),
             unread=unread,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
+from email.utils import format_datetime
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -168,7 +169,11 @@ class Handler:
             response = _failure(error)
         if context.entry is not None:
             context.entry.code = response.status
-        return _as_yaml(response) if context.accept.startswith(_YAML) else response
+        if context.accept.startswith(_YAML):
+            response = _as_yaml(response)
+        if not response.prepared:  # a server tells its own clock's time
+            response.headers["Date"] = format_datetime(self.api.clock.now(), usegmt=True)
+        return response
 
     def _user(self, request: web.BaseRequest) -> User:
         header = request.headers.get("Authorization", "")
