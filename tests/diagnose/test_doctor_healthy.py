@@ -1,8 +1,10 @@
 """Healthy nodes of every kind give the doctor nothing to say, under NVIDIA's own operator too; starting ones wait."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 from verify_world import World
 
@@ -94,21 +96,49 @@ def test_what_was_seen_of_a_node_is_told_when_it_breaks() -> None:
     assert [(each.layer.value, each.nodes) for each in found] == [("L2", ("gpu-1",))]
 
 
-@pytest.mark.parametrize("app", ["nvidia-device-plugin-daemonset", "nvidia-dcgm-exporter"])
-def test_an_operand_that_starts_waits_and_is_no_cause(app: str) -> None:
-    survey = World().survey()
+NOW = 1_790_000_000.0
+
+
+def starting(app: str, age_s: float, restarts: int = 0) -> Survey:
+    """A world in which an operand's pod of one node was made some time ago and is not ready."""
+    survey = msgspec.structs.replace(World().survey(), at=NOW)
     pod = next(
         each
         for each in survey.of_kind("pods")
         if each["spec"].get("nodeName") == "gpu-1" and each["metadata"]["labels"].get("app") == app
     )
+    made = datetime.fromtimestamp(NOW - age_s, UTC)
+    pod["metadata"]["creationTimestamp"] = made.strftime("%Y-%m-%dT%H:%M:%SZ")
     pod["status"]["phase"] = "Pending"
     for status in pod["status"]["containerStatuses"]:
-        status |= {"ready": False, "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}}}
+        status |= {"ready": False, "restartCount": restarts, "state": {"waiting": {"reason": "ContainerCreating"}}}
     for each in pod["status"].get("conditions", ()):
         each["status"] = "False" if each["type"] in ("Ready", "ContainersReady") else each["status"]
-    verdict = judged(survey)
+    return survey
+
+
+@pytest.mark.parametrize("app", ["nvidia-driver-daemonset", "nvidia-device-plugin-daemonset", "nvidia-dcgm-exporter"])
+def test_an_operand_that_starts_waits_and_is_no_cause(app: str) -> None:
+    verdict = judged(starting(app, age_s=240))
     assert verdict.causes == ()
     assert [(each.id, each.outcome, each.nodes) for each in verdict.unmatched] == [
         ("waiting", Outcome.WARN, ("gpu-1",))
     ]
+
+
+@pytest.mark.parametrize(
+    ("age_s", "restarts", "known", "expected"),
+    [
+        (1500, 0, True, "waiting"),
+        (1500, 1, True, "S02"),
+        (3600, 0, True, "S02"),
+        (1500, 0, False, "S02"),
+    ],
+    ids=["its build takes long", "it failed once", "it had its time", "nobody knows for how long"],
+)
+def test_a_driver_that_had_its_time_or_failed_is_a_cause(
+    age_s: float, restarts: int, known: bool, expected: str
+) -> None:
+    survey = starting("nvidia-driver-daemonset", age_s, restarts)
+    verdict = judged(survey if known else msgspec.structs.replace(survey, at=0.0))
+    assert [each.id for each in (*(cause.finding for cause in verdict.causes), *verdict.unmatched)] == [expected]

@@ -14,7 +14,8 @@ import msgspec
 
 from ..api import names
 from . import evidence as seen
-from . import findings
+from . import findings, pods
+from . import survey as surveys
 from .evidence import Evidence, Object
 from .findings import Action, Finding, Layer, Outcome, Severity
 from .match import Match, Scope, container_statuses, match, number, scopes
@@ -69,11 +70,14 @@ def judge(evidence: Evidence, signatures: Iterable[Signature]) -> Verdict:
     ordered = _order(signatures)
     shares = scopes(evidence)
     operator_first = not _has_gpu_nodes(evidence)
+    now = surveys.moment(str(evidence.context.get("at") or ""))
     causes: list[Cause] = []
     unmatched: list[Finding] = []
     notes: list[Finding] = []
     for scope in shares.values():
-        matches = [found for signature in ordered if (found := match(signature, scope)) is not None]
+        starting = pods.starting(scope.objects.get("Pod", ()), now)
+        asked = [each for each in ordered if not _settles(each, starting)]
+        matches = [found for signature in asked if (found := match(signature, scope)) is not None]
         mine, told = _judged(matches, operator_first)
         causes += mine
         notes += told
@@ -85,6 +89,11 @@ def judge(evidence: Evidence, signatures: Iterable[Signature]) -> Verdict:
         unknown=tuple(_unknown(evidence, anything=bool(causes or unmatched))),
         notes=tuple(findings.grouped(notes)),
     )
+
+
+def _settles(signature: Signature, starting: Layer | None) -> bool:
+    """Whether what a signature shows is how a node looks whose operands start, those of this layer the lowest."""
+    return signature.awaits is not None and starting is not None and starting <= signature.awaits
 
 
 def _order(signatures: Iterable[Signature]) -> list[Signature]:
@@ -317,8 +326,7 @@ def _unknown(evidence: Evidence, anything: bool) -> Iterator[Finding]:
         yield _unknown_finding("could not be looked at", sentence, "groundplane must-gather")
     if anything:
         return
-    pods = list(evidence.of_kind("Pod"))
-    if pods or any(True for _ in evidence.of_kind("Node")):
+    if any(True for _ in evidence.of_kind("Pod")) or any(True for _ in evidence.of_kind("Node")):
         return
     if evidence.logs or evidence.kernel or evidence.events or evidence.context or evidence.nodes or evidence.labels:
         yield _unknown_finding("no known signature in what was given", "no pod's state was seen", "groundplane doctor")

@@ -78,11 +78,14 @@ class View:
         self.facts: NodeFacts = mine[-1] if mine else NodeFacts()
         self.pods: dict[Layer, list[Object]] = {}
         self.workloads: list[Object] = []
+        self.operands: list[Object] = []
         for pod in of_node:
             layer = pods.layer_of(pod)
             if layer is None:
                 self.workloads.append(pod)
-            elif not str(seen.labels(pod).get("app") or "").endswith("-validator"):
+                continue
+            self.operands.append(pod)
+            if not str(seen.labels(pod).get("app") or "").endswith("-validator"):
                 self.pods.setdefault(layer, []).append(pod)
         self.validator = [each for each in of_node if seen.labels(each).get("app") == names.VALIDATOR_APP]
 
@@ -251,6 +254,4 @@ def _standing(layer: Layer, proofs: Mapping[Layer, str]) -> LayerState:
 
 def waiting(view: View) -> Iterator[tuple[Layer, Object]]:
     """A node's operand pods that are not ready, the lowest layer first."""
-    for layer in Layer:
-        yield from ((layer, pod) for pod in view.pods.get(layer, ()) if not pods.ready(pod))
-    yield from ((Layer.DEVICE_PLUGIN, pod) for pod in view.validator if not pods.ready(pod))
+    return pods.waiting(view.operands)

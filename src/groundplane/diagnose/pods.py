@@ -4,11 +4,12 @@ Pure, on the API's JSON. Operands are known by the labels that NVIDIA's operator
 (contracts/admin-workflow.md 6.2), never by who installed them. What a state means is left to ``engine``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ..api import names
 from . import evidence as seen
+from . import survey as surveys
 from .evidence import Object
 from .findings import Layer
 from .match import container_statuses, number
@@ -123,6 +124,39 @@ def has_run(container: Mapping[str, Any]) -> bool:
 def restarted(container: Mapping[str, Any]) -> bool:
     """Whether there is a log of the run before the present one."""
     return (number(container.get("restartCount")) or 0) > 0
+
+
+def waiting(of_node: Iterable[Object]) -> Iterator[tuple[Layer, Object]]:
+    """A node's operand pods that are not ready, the lowest layer first; of one layer, validators last."""
+    found = [(layer, pod) for pod in of_node if (layer := layer_of(pod)) is not None and not ready(pod)]
+    found.sort(key=lambda each: (each[0], _validates(each[1])))
+    yield from found
+
+
+def _validates(pod: Object) -> bool:
+    return str(seen.labels(pod).get("app") or "").endswith("-validator")
+
+
+STARTING_S: Final = 300.0
+"""An operand that has not failed may take so long until it is ready."""
+DRIVER_STARTING_S: Final = 1800.0
+"""A driver that is built on the node takes more: its startup probe allows 21 minutes, after images were pulled."""
+
+
+def starting(of_node: Iterable[Object], now: float | None) -> Layer | None:
+    """The layer whose operand a node still waits for, as the lowest that is not ready: young, and without a failure.
+
+    None if there is none such, or ``now`` (seconds since 1970) is not known.
+    """
+    layer, pod = next(waiting(of_node), (None, None))
+    if layer is None or pod is None or now is None:
+        return None
+    since = surveys.moment(str(_mapping(pod, "metadata").get("creationTimestamp") or ""))
+    limit = DRIVER_STARTING_S if layer is Layer.DRIVER else STARTING_S
+    if since is None or now - since > limit:
+        return None
+    failed = any(restarted(each) or unwell(each) not in ("", "not ready") for each in statuses(pod))
+    return None if failed else layer
 
 
 def statuses(pod: Object) -> Iterator[Mapping[str, Any]]:
