@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from ..api import names
 from ..diagnose.evidence import NodeFacts as Seen
-from ..diagnose.findings import Outcome, is_sensitive
+from ..diagnose.findings import Outcome
+from ..diagnose.redact import is_sensitive
 from ..node.toolkit.runtimes.distributions import DISTRIBUTIONS
 from . import chart, lookups, trees
 from .hops import Version

@@ -16,6 +16,8 @@ from typing import Any, Final, Self
 import msgspec
 from msgspec.structs import force_setattr, replace
 
+from .redact import redacted
+
 
 class Layer(enum.StrEnum):
     """The layer of the stack a finding is about, lowest first (contracts/admin-workflow.md 11)."""
@@ -101,57 +103,6 @@ _SEVERITY: Final = {
 """Severity of a finding that names none."""
 
 
-# --- Secrets ---------------------------------------------------------------------------------------------------------
-
-MASK: Final = "***"
-_SENSITIVE: Final = r"(?:TOKEN|PASSWORD|SECRET|KEY|CREDENTIAL)"
-_NAME: Final = rf"(?<![A-Za-z0-9_.\-])[A-Za-z0-9_.\-]{{0,80}}?{_SENSITIVE}[A-Za-z0-9_.\-]{{0,80}}"
-"""A sensitive name from its beginning; bounded, as logs hold runs of letters without end."""
-_QUOTED: Final = r'"(?:\\.|[^"\\\n])*"|' + r"'[^'\n]*'"
-_BLOCK: Final = r"[|>][-+0-9]*[ \t]*(?:\n(?![ \t]*-[ \t])[ \t]+[^\n]*)+"
-"""YAML's text over several lines, up to the next entry of the list."""
-_SENSITIVE_NAME: Final = re.compile(_SENSITIVE, re.IGNORECASE)
-_GAP: Final = r"\s{0,99}"
-"""Bounded, as every pattern that looks across lines: runs of empty lines would take quadratic time."""
-_PAIR: Final = re.compile(
-    rf"""(\bname["']?{_GAP}:{_GAP}["']?{_NAME}["']?{_GAP},?{_GAP}["']?value["']?{_GAP}:[ \t]*)"""
-    rf"""({_BLOCK}|{_QUOTED}|[^\n,}}]*)""",
-    re.IGNORECASE,
-)
-"""``name: X`` followed by ``value: …``: an env entry of a manifest, in YAML or JSON."""
-_LINE: Final = re.compile(rf"""^([ \t]*(?:-[ \t]+|export[ \t]+)?{_NAME}=)(.+)$""", re.IGNORECASE | re.MULTILINE)
-"""A line of its own that assigns, as ``env`` prints it: the value may have spaces."""
-_INLINE: Final = re.compile(rf"""({_NAME}=)({_QUOTED}|[^\s,;"']+)""", re.IGNORECASE)
-"""An assignment in the midst of a line, such as a command's."""
-_DESCRIBED: Final = re.compile(
-    rf"""^([ \t]*["']?[A-Z0-9_]{{0,80}}?{_SENSITIVE}[A-Z0-9_]{{0,80}}["']?[ \t]*:[ \t]+)(\S.*)$""", re.MULTILINE
-)
-"""``NAME:  value`` as ``kubectl describe`` prints an env variable; capitals only, prose and fields also have colons."""
-
-
-def is_sensitive(name: str) -> bool:
-    """Whether an env variable of this name may hold a secret (contracts/admin-workflow.md 1, "Secrets")."""
-    return _SENSITIVE_NAME.search(name) is not None
-
-
-def masked_value(name: str, value: str) -> str:
-    """The value of an env variable as it may be shown: :data:`MASK` for a sensitive name that has one."""
-    return MASK if value and is_sensitive(name) else value
-
-
-def masked(excerpt: str) -> str:
-    """The excerpt with the values of sensitive env variables replaced by :data:`MASK`; masking twice changes nothing.
-
-    Known forms are assignments, ``kubectl describe``'s lines, and ``name``/``value`` pairs of manifests.
-    """
-    if not is_sensitive(excerpt):
-        return excerpt
-    excerpt = _PAIR.sub(rf"\1{MASK}", excerpt)
-    excerpt = _LINE.sub(rf"\1{MASK}", excerpt)
-    excerpt = _INLINE.sub(rf"\1{MASK}", excerpt)
-    return _DESCRIBED.sub(rf"\1{MASK}", excerpt)
-
-
 # --- Terminals -------------------------------------------------------------------------------------------------------
 
 
@@ -173,14 +124,14 @@ def _instead(char: str) -> str:
 
 
 class Evidence(msgspec.Struct, frozen=True, order=True):
-    """What was seen and where; the excerpt is masked when the evidence is made, so that nobody can forget it."""
+    """What was seen and where; the excerpt is redacted when the evidence is made, so that nobody can forget it."""
 
     source: str
     """Where it was read: ``node/gpu-1 status.nodeInfo.osImage``, a log, a file, or a row of the support matrix."""
     excerpt: str
 
     def __post_init__(self) -> None:
-        force_setattr(self, "excerpt", masked(self.excerpt))
+        force_setattr(self, "excerpt", redacted(self.excerpt))
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,5 @@
-"""Redaction: what may not leave a cluster is taken out before anything is written (contracts/admin-workflow.md 13.4).
+"""Redaction: what may not leave a cluster is taken out before anything is shown or written (contracts/admin-workflow.md
+1 and 13.4). The only rules there are; findings, reports and archives all go through them.
 
 Works on lines as they come, whatever their length, and on documents (what YAML and JSON hold). Secrets become
 :data:`MASK`; with :class:`Pseudonyms`, names of nodes, addresses and serial numbers become names that stay the same
@@ -12,10 +13,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any, Final
 
-from .findings import MASK
-
+MASK: Final = "***"
 LONGEST: Final = 1 << 16
 """Characters of a line that are looked at together; a longer line is cut where no secret can be."""
 _ROUNDS: Final = 8
@@ -32,81 +33,185 @@ _STRONG: Final = (
 _QUOTED: Final = r'"(?:\\.|[^"\\\n])*"|' + r"'[^'\n]*'"
 _VALUE: Final = rf"""(?:{_QUOTED}|[^\s,;"'}}\]]+)"""
 _OPAQUE: Final = r"[A-Za-z0-9+/_=.~\-]"
+_NO_WORD: Final = r"""(?=[^\s"',;:()]{0,512}?[0-9])(?=[^\s"',;:()]{0,512}?[A-Za-z])[^\s"',;:()]"""
+"""The first of several characters that are no word of prose: letters and digits mixed."""
 
 
-class _Rule(NamedTuple):
-    """A kind of secret: the pattern's group ``v`` is taken out."""
+class _Rule:
+    """A kind of secret: the pattern's group ``v`` is taken out.
 
-    kind: str
-    needs: str
-    """In lower case; without it the pattern cannot fit."""
-    pattern: re.Pattern[str]
+    Args:
+        kind: what it is counted as.
+        needs: in lower case, without which the pattern cannot fit: words of which all must be there, each with its
+            alternatives (``a|b``). Looking for words costs a tenth of looking for a pattern.
+        expression: compiled when a text first needs it, as commands that show little shall start quickly.
+        flags: of the expression.
+    """
 
+    def __init__(self, kind: str, needs: str, expression: str, flags: int = re.IGNORECASE) -> None:
+        self.kind = kind
+        self.needs = tuple(tuple(each.split("|")) for each in needs.split())
+        self._expression, self._flags = expression, flags
 
-def _rule(kind: str, needs: str, pattern: str, flags: int = re.IGNORECASE) -> _Rule:
-    return _Rule(kind, needs, re.compile(pattern, flags))
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile(self._expression, self._flags)
 
 
 _NO_SECRET: Final = r"(?!(?:true|false|null|~|\{\}|\[\])\s*,?\s*$)"
 """What YAML writes for values that are no secret."""
+_SIGN: Final = r"(?:[ \t]{1,9}=(?!=)[ \t]{0,9}|=[ \t]{1,9})"
+_WORDS: Final = "token|passw|passphrase|secret|key|credential|cookie"
+"""What names of :data:`_WORD` have within them."""
 _RULES: Final = (
-    _rule(
+    _Rule(
         "private key",
-        "private key",
+        "private key-----",
         r"(?P<v>-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]{0,40}-----|$))",
         re.S,
     ),
-    _rule("registry auth", "docker", rf"""\.?docker(?:configjson|cfg)["']?\s*[:=]\s*(?P<v>{_QUOTED}|\S+)"""),
-    _rule("registry auth", ":", rf"""["'](?:auth|identitytoken|registrytoken)["']\s*:\s*(?P<v>{_QUOTED})"""),
-    _rule("registry auth", "auth:", r"^\s*auth:\s+(?P<v>\S+)\s*$"),
-    _rule(
+    _Rule("registry auth", "docker", rf"""\.?docker(?:configjson|cfg)["']?\s*[:=]\s*(?P<v>{_QUOTED}|\S+)"""),
+    _Rule(
+        "registry auth",
+        "auth|identitytoken|registrytoken :",
+        rf"""["'](?:auth|identitytoken|registrytoken)["']\s*:\s*(?P<v>{_QUOTED})""",
+    ),
+    _Rule("registry auth", "auth:", r"^\s*auth:\s+(?P<v>\S+)\s*$"),
+    _Rule(
         "authorization",
         "authorization",
         r"""\b(?:proxy-)?authorization["'\\]*\s*[:=]\s*\[?["'\\]*(?P<v>[^"'\\\r\n\]]+)""",
     ),
-    _rule("authorization", "cookie", r"""\b(?:set-)?cookie["'\\]*\s*:\s*\[?["'\\]*(?P<v>[^"'\\\r\n\]]+)"""),
-    _rule("bearer token", "bearer", rf"\bbearer\s+(?P<v>{_OPAQUE}{{6,}})"),
-    _rule("bearer token", "basic", rf"\bbasic\s+(?P<v>(?=[A-Za-z+/]*[0-9A-Z=]){_OPAQUE}{{12,}})", 0),
-    _rule("json web token", "eyj", r"\b(?P<v>eyJ[A-Za-z0-9_\-]{4,}\.[A-Za-z0-9_\-]{2,}(?:\.[A-Za-z0-9_\-]*)?)", 0),
-    _rule("url with user", "://", r"\b[a-z][a-z0-9+.\-]{1,20}://(?P<v>[^/\s\"'<>@]+(?:@[^/\s\"'<>@]+)*)@"),
-    _rule("cloud key", "a", r"\b(?P<v>(?:AKIA|ASIA|AROA|AIDA)[0-9A-Z]{16})\b", 0),
-    _rule("cloud key", "a", r"\b(?P<v>AIza[0-9A-Za-z_\-]{30,}|ya29\.[0-9A-Za-z_\-]{10,})", 0),
-    _rule("cloud key", "_", r"\b(?P<v>(?:gh[pousr]_|github_pat_|dckr_pat_|hf_)[0-9A-Za-z_\-]{10,})", 0),
-    _rule("cloud key", "-", r"\b(?P<v>(?:glpat-|nvapi-|xox[abeprs]-)[0-9A-Za-z_\-]{10,})", 0),
-    _rule("cloud key", "sig", r"[?&](?:sig|signature|x-amz-signature|x-goog-signature)=(?P<v>[^&\s\"']+)"),
-    _rule(
+    _Rule(
+        "registry auth",
+        "auth|identitytoken|registrytoken =",
+        rf"^\s*(?:auth|identitytoken|registrytoken)\s*=\s*(?P<v>{_QUOTED})",
+        re.I | re.M,
+    ),
+    _Rule("authorization", "cookie", r"""\b(?:set-)?cookie["'\\]*\s*:\s*\[?["'\\]*(?P<v>[^"'\\\r\n\]]+)"""),
+    _Rule(
+        "bearer token",
+        "bearer",
+        rf"\b(?i:bearer)\s+(?P<v>(?=[a-z+/.\-]{{0,512}}[0-9A-Z_=~]){_OPAQUE}{{6,}}|{_OPAQUE}{{16,}})",
+        0,
+    ),
+    _Rule("bearer token", "basic", rf"\bbasic\s+(?P<v>(?=[A-Za-z+/]*[0-9A-Z=]){_OPAQUE}{{12,}})", 0),
+    _Rule("json web token", "eyj", r"\b(?P<v>eyJ[A-Za-z0-9_\-]{4,}\.[A-Za-z0-9_\-]{2,}(?:\.[A-Za-z0-9_\-]*)?)", 0),
+    _Rule("url with user", "://", r"\b[a-z][a-z0-9+.\-]{1,20}://(?P<v>[^/\s\"'<>@]+(?:@[^/\s\"'<>@]+)*)@"),
+    _Rule("cloud key", "akia|asia|aroa|aida", r"\b(?P<v>(?:AKIA|ASIA|AROA|AIDA)[0-9A-Z]{16})\b", 0),
+    _Rule("cloud key", "aiza|ya29", r"\b(?P<v>AIza[0-9A-Za-z_\-]{30,}|ya29\.[0-9A-Za-z_\-]{10,})", 0),
+    _Rule(
+        "cloud key",
+        "ghp_|gho_|ghu_|ghs_|ghr_|_pat_|hf_",
+        r"\b(?P<v>(?:gh[pousr]_|github_pat_|dckr_pat_|hf_)[0-9A-Za-z_\-]{10,})",
+        0,
+    ),
+    _Rule("cloud key", "glpat-|nvapi-|xox", r"\b(?P<v>(?:glpat-|nvapi-|xox[abeprs]-)[0-9A-Za-z_\-]{10,})", 0),
+    _Rule("cloud key", "sig =", r"[?&](?:sig|signature|x-amz-signature|x-goog-signature)=(?P<v>[^&\s\"']+)"),
+    _Rule(
         "value by name",
-        "value",
+        f"value {_WORDS}",
         rf"""\bname["']?\s*:\s*["']?{_NAME}["']?\s*,\s*["']?value["']?\s*:\s*(?P<v>{_QUOTED}|[^\n,}}]+)""",
     ),
-    _rule("value by name", "=", rf"^\s*(?:-\s+|export\s+)?{_NAME}=(?P<v>\S.*)$", re.IGNORECASE | re.M),
-    _rule("value by name", "=", rf"{_NAME}=(?P<v>{_VALUE})"),
-    _rule("value by name", "--", rf"--[a-z0-9\-]{{0,60}}{_STRONG}\s+(?P<v>(?!-){_VALUE})"),
-    _rule(
+    _Rule("value by name", f"= {_WORDS}", rf"""(?P<q>["']){_NAME}=(?P<v>[^"'\\\n]+)(?P=q)"""),
+    _Rule("value by name", f"= {_WORDS}", rf"^\s*(?:-\s+|export\s+)?{_NAME}=(?P<v>\S.*)$", re.IGNORECASE | re.M),
+    _Rule("value by name", f"= {_WORDS}", rf"{_NAME}=(?P<v>{_VALUE})"),
+    _Rule("value by name", f"-- {_WORDS}", rf"--[a-z0-9\-]{{0,60}}{_STRONG}\s+(?P<v>(?!-){_VALUE})"),
+    _Rule(
         "value by name",
-        ":",
+        f": {_WORDS}",
         rf"""^\s*["']?[A-Z0-9_]{{0,80}}?{_WORD}[A-Z0-9_]{{0,80}}["']?\s*:[ \t]+(?P<v>{_NO_SECRET}\S.*)$""",
         re.M,
     ),
-    _rule(
+    _Rule(
         "value by name",
-        ":",
+        f": {_WORDS}",
         rf"""^\s*(?:-\s+)?["']?[\w.\-]{{0,80}}?{_STRONG}["']?\s*:[ \t]+(?P<v>{_NO_SECRET}[^\s{{\[|>&].*)$""",
         re.IGNORECASE | re.M,
     ),
-    _rule(
+    _Rule(
         "value by name",
-        ":",
+        f": {_WORDS}",
         rf"""["'][\w.\-]{{0,80}}?{_STRONG}\\?["']\s*:\s*(?P<v>{_QUOTED}|\\"[^"\n]*\\"|[0-9]+)""",
     ),
-    _rule("value by name", "pass", rf"\b(?:password|passwd|passphrase)\s*(?:is|:)\s+(?P<v>(?![{{\[]){_VALUE})"),
+    _Rule("value by name", "pass", rf"\b(?:password|passwd|passphrase)\s*(?:is|:)\s+(?P<v>(?![{{\[]){_VALUE})"),
+    # with spaces around the sign, as INI, TOML and logs have it
+    _Rule(
+        "value by name",
+        f"= {_WORDS}",
+        rf"""^\s*(?:-\s+|export\s+)?["']?[\w.\-]{{0,80}}?{_STRONG}["']?{_SIGN}(?P<v>{_NO_SECRET}[^\s{{\[].*)$""",
+        re.IGNORECASE | re.M,
+    ),
+    _Rule(
+        "value by name",
+        f"= {_WORDS}",
+        rf"""^\s*(?:export\s+)?[A-Z0-9_]{{0,80}}?{_WORD}[A-Z0-9_]{{0,80}}{_SIGN}(?P<v>{_NO_SECRET}[^\s{{\[].*)$""",
+        re.M,
+    ),
+    _Rule(
+        "value by name",
+        f"= {_WORDS}",
+        rf"""(?<![\w.\-])[\w.\-]{{0,80}}?{_STRONG}["']?{_SIGN}(?P<v>(?![{{\[]){_VALUE})""",
+    ),
+    # without a sign: only what is no word, as "password required" is prose
+    _Rule("value by name", "pass", rf"""\b(?:password|passwd|passphrase)[ \t]+["']?(?P<v>{_NO_WORD}{{6,}})"""),
+    _Rule("value by name", "login passw", r"\blogin[ \t]+\S{1,256}[ \t]+password[ \t]+(?P<v>\S+)"),
+    _Rule(
+        "value by name",
+        "token|passw|passphrase|secret|_key|credential",
+        rf"""\b[A-Z0-9_]{{0,80}}?(?:TOKEN|PASSW(?:OR)?D|PASSPHRASE|SECRET|_KEY|CREDENTIALS?)[ \t]+"""
+        rf"""["']?(?P<v>{_NO_WORD}{{8,}})""",
+        0,
+    ),
+    _Rule("value by name", f"env|arg {_WORDS}", rf"^\s*(?:ENV|ARG)[ \t]+{_NAME}[ \t]+(?P<v>\S.*)$", re.M),
+    _Rule(
+        "value by name",
+        f": {_WORDS}",
+        r"""(?<![\w.\-])[\w.\-]{0,80}?(?:token|(?:api|access|private|secret)[_-]?key)["']?[ \t]*:[ \t]+["']?"""
+        rf"""(?P<v>{_NO_WORD}{{8,}})""",
+    ),
 )
-_TRIGGER: Final = re.compile(
-    r"token|passw|passphrase|secret|key|credential|cookie|auth|bearer|basic|eyJ|://|AKIA|ASIA|AROA|AIDA|AIza|ya29|gh[pousr]_"
-    r"|glpat|_pat_|hf_|nvapi|xox|sig|docker",
-    re.IGNORECASE,
+_NEEDED: Final = tuple(sorted({word for rule in _RULES for words in rule.needs for word in words}))
+
+
+@lru_cache(maxsize=1 << 12)
+def _fitting(words: frozenset[str]) -> tuple[_Rule, ...]:
+    """The rules that can find something in a text in which of :data:`_NEEDED` there are these."""
+    return tuple(rule for rule in _RULES if all(not words.isdisjoint(each) for each in rule.needs))
+
+
+_SIGNS: Final = (
+    *("token", "passw", "passphrase", "secret", "key", "credential", "cookie", "auth", "bearer", "basic", "eyj", "://"),
+    *(
+        "akia",
+        "asia",
+        "aroa",
+        "aida",
+        "aiza",
+        "ya29",
+        "ghp_",
+        "gho_",
+        "ghu_",
+        "ghs_",
+        "ghr_",
+        "glpat",
+        "_pat_",
+        "hf_",
+        "nvapi",
+        "xox",
+        "sig=",
+        "docker",
+    ),
+    "signature=",
 )
-"""What every rule's finds have within them: lines without any are not looked at further."""
+"""What every rule's finds have within them, in lower case: lines without any are not looked at further."""
+_TRIGGER: Final = re.compile("|".join(map(re.escape, _SIGNS)), re.IGNORECASE)
+
+
+def _suspicious(text: str) -> bool:
+    return any(map(text.lower().__contains__, _SIGNS))
+
+
 _YAML_VALUE: Final = re.compile(r"""^\s*(?:-\s+)?["']?[\w.\-]+["']?\s*:[ \t]+$""")
 _BEGIN: Final = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY")
 _END: Final = re.compile(r"-----END [A-Z0-9 ]{0,40}-----")
@@ -237,10 +342,11 @@ class Redactor:
         """The counts by kind, in the kinds' order; no values."""
         return dict(sorted(self.counts.items()))
 
-    def line(self, text: str) -> str:
-        """One line, or a text that is looked at as a whole, without its secrets."""
+    def line(self, text: str, suspicious: bool = True) -> str:
+        """One line, or a text that is looked at as a whole, without its secrets; ``suspicious`` unless nothing in it
+        can be what the rules find."""
         text = self._learned(text)
-        if _TRIGGER.search(text):
+        if suspicious and _suspicious(text):
             for _ in range(_ROUNDS):  # what one rule takes out may let an earlier one see more
                 before, text = text, self._ruled(text)
                 if before == text:
@@ -248,10 +354,8 @@ class Redactor:
         return text if self._pseudonyms is None else self._pseudonyms.apply(text, self.counts)
 
     def _ruled(self, text: str) -> str:
-        lower = text.lower()
-        for rule in _RULES:
-            if rule.needs in lower:
-                text = rule.pattern.sub(self._mask(rule.kind), text)
+        for rule in _fitting(frozenset(filter(text.lower().__contains__, _NEEDED))):
+            text = rule.pattern.sub(self._mask(rule.kind), text)
         return text
 
     def _learned(self, text: str) -> str:
@@ -376,6 +480,8 @@ class _Lines:
         """A line, or a part of a long one, without its secrets."""
         if self._in_key:
             return self._key_goes_on(line)
+        if not self._named and self._block is None and not _suspicious(line):
+            return self._redactor.line(line, suspicious=False)
         indent = len(line) - len(line.lstrip())
         if self._block is not None and line.strip():
             if indent > self._block:
@@ -496,5 +602,12 @@ def _json(text: str) -> Any:
 
 
 def redacted(text: str) -> str:
-    """A text without its secrets, where nobody counts them."""
+    """A text without its secrets, where nobody counts them; once more changes nothing."""
+    if len(text) <= LONGEST and not _suspicious(text):
+        return text
     return Redactor().text(text)
+
+
+def is_sensitive(name: str) -> bool:
+    """Whether a variable or field of this name may hold a secret (contracts/admin-workflow.md 1, "Secrets")."""
+    return _SENSITIVE_NAME.search(name) is not None
