@@ -19,7 +19,8 @@ PROGRAM = "node-features"
 NAMESPACE = "kube-system"
 AGAIN_S = 10.0
 SWITCHED_OFF = "groundplane.dev/lab-no-node-features"
-"""Annotation of a node on which it does not run, as where node feature discovery was uninstalled."""
+"""Annotation of a node on which it does not run, as where node feature discovery was uninstalled: its labels go too."""
+FEATURES = "feature.node.kubernetes.io/"
 _RULES = [
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
     {"apiGroups": ["nfd.k8s-sigs.io"], "resources": ["nodefeatures"], "verbs": ["get", "list", "watch"]},
@@ -78,6 +79,7 @@ async def keep(api: Api, host: SimulatedHost, clock: LabClock, programs: Program
             running.cancel()
         if not ended:
             await asyncio.wait({running})
+            _prune(api, host.spec.name)
             while _switched_off(api, host.spec.name):
                 await clock.sleep(AGAIN_S)
             continue
@@ -98,3 +100,12 @@ async def _ended(running: "asyncio.Future[int]", api: Api, node: str, clock: Lab
 def _switched_off(api: Api, node: str) -> bool:
     found = api.find(resources.NODES, node) or {}
     return SWITCHED_OFF in ((found.get("metadata") or {}).get("annotations") or {})
+
+
+def _prune(api: Api, node: str) -> None:
+    """Take the labels away, when nothing writes them any more."""
+    found = api.find(resources.NODES, node)
+    if found is None:
+        return
+    labels = {label: None for label in found["metadata"].get("labels") or {} if label.startswith(FEATURES)}
+    api.patch(resources.NODES, node, {"metadata": {"labels": labels}}, type="merge", manager="nfd")
