@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from groundplane.cli import lab_view
-from groundplane.lab.demo import Check, Figures, MigTurn, Outcome, Snapshot
+from groundplane.lab.demo import Check, FaultTurn, Figures, MigTurn, Outcome, Snapshot
 from groundplane.lab.layers import LAYERS, NodeRow, State
 
 H100 = "NVIDIA-H100-80GB-HBM3"
@@ -126,6 +126,29 @@ TURN = MigTurn(
     back_seconds=0.5,
 )
 
+SEEN = "log of gpu-operator/nvidia-driver-daemonset-x/nvidia-driver-ctr at 2026-12-01T05:23:25Z"
+TOLD = (
+    "1 cause found: 3 GPU nodes, 1 not well",
+    "",
+    "CAUSE: L1 kernel: no headers for the running kernel in the reachable repositories  [S10]",
+    "  on       gpu-b",
+    f"  seen     {SEEN}",
+    "           | Could not resolve Linux kernel version: no repository has linux-headers-6.8.0-60-generic",
+    "  fix      1. add a repository that still has it (driver.repoConfig), or a proxy to one that has",
+    "           2. boot a kernel whose headers are published",
+)
+FAULT = FaultTurn(
+    node="gpu-b",
+    fault="no-kernel-headers",
+    title="no repository has the headers",
+    mended="the repositories have them again",
+    cause="S10",
+    told=TOLD,
+    found_seconds=0.75,
+    healed="Nothing fails: 3 GPU nodes, 0 not well",
+    healed_seconds=1.5,
+)
+
 
 def outcome(*, passed: bool = True, problem: str = "", **changed: object) -> Outcome:
     log = f"Driver 595.91.07, CUDA 13.2\n{LINE}\nTest PASSED" if passed else "first line\nno GPU"
@@ -139,6 +162,7 @@ def outcome(*, passed: bool = True, problem: str = "", **changed: object) -> Out
         None if problem else 2.5,
         {} if problem else {"gpu-a": [FIGURES]},
         None if problem else TURN,
+        None if problem else FAULT,
     )
     return msgspec.structs.replace(found, **changed)
 
@@ -165,7 +189,7 @@ def test_the_end_of_a_good_demo_says_all_and_fits_a_small_screen() -> None:
     assert "CUDA check 2.50" in text
     assert "The whole demo took 4.25." in text
     assert "Try next" in text
-    assert len(text.splitlines()) < 36
+    assert len(text.splitlines()) < 55
 
 
 def test_figures_are_a_row_a_gpu_and_what_is_not_told_is_a_dash() -> None:
@@ -198,6 +222,21 @@ def test_without_a_gpu_that_knows_mig_nothing_is_said_of_it() -> None:
     result = outcome(mig=None)
     assert result.passed
     assert "MIG:" not in concluded(result)
+
+
+def test_what_the_doctor_said_is_quoted_and_folded_below_its_own_text() -> None:
+    text = concluded(outcome())
+    assert "\nFault on gpu-b: no repository has the headers\n  groundplane doctor, 0.75 s later:\n" in text
+    assert all(" ".join(line.split()) in joined(text) for line in TOLD)
+    assert (
+        "\n               | Could not resolve Linux kernel version: no repository has\n"
+        "                 linux-headers-6.8.0-60-generic\n"
+        "      fix      1. add a repository that still has it (driver.repoConfig), or a\n"
+        "               proxy to one that has\n"
+        "               2. boot a kernel whose headers are published\n"
+        "  Mended: the repositories have them again; groundplane doctor, 1.50 s later:\n"
+        "    Nothing fails: 3 GPU nodes, 0 not well\n"
+    ) in text
 
 
 def test_a_failed_check_shows_its_log() -> None:
@@ -234,6 +273,7 @@ ILL = msgspec.structs.replace(FIGURES, xid=79)
         (outcome(figures={"gpu-a": [msgspec.structs.replace(FIGURES, power_w=None)]}), False),
         (outcome(rows=[row("gpu-a", gpus=2)]), False),
         (outcome(mig=msgspec.structs.replace(TURN, after={})), False),
+        (outcome(fault=None), False),
         (outcome(mig=msgspec.structs.replace(TURN, check=Check("gpu-a", False, ""))), False),
     ],
 )

@@ -109,6 +109,14 @@ async def test_the_story_ends_with_gpus_on_offer_and_a_passed_check_on_every_gpu
     (line,) = mig.check.gpus
     assert len(slices) == 2
     assert sum(uuid in line for uuid in slices) == 1, "the check ran on one of the slices, and on nothing else"
+    fault = outcome.fault
+    assert fault is not None
+    assert (fault.node, fault.fault, fault.cause) == ("gpu-b", "no-kernel-headers", "S10")
+    assert fault.told[0] == "1 cause found: 3 GPU nodes, 1 not well"
+    assert fault.told[2].startswith("CAUSE: L1 kernel: ") and fault.told[2].endswith("[S10]")
+    assert any("linux-headers-6.8.0-60-generic" in line for line in fault.told)
+    assert any(line.startswith("  gpu-b  L0 ok  L1 FAIL  L2 -") for line in fault.told)
+    assert fault.healed == "Nothing fails: 3 GPU nodes, 0 not well"
 
 
 async def test_a_node_with_one_gpu_offers_slices_only() -> None:
@@ -135,6 +143,7 @@ async def test_the_story_does_not_end_well_when_an_image_is_missing() -> None:
     async with Lab(spec) as lab:
         outcome = await demo.run(lab, last.append, timeout_s=4.0)
     assert not outcome.passed
+    assert outcome.fault is None
     assert outcome.problem.startswith("gave up after 4 s: the operator brings the layers up, from the bottom\n")
     assert "\n  seen: gpu: driver is failed\n" in outcome.problem
     assert "\n  to do: look at the pods of the lowest layer" in outcome.problem

@@ -395,8 +395,8 @@ def kubeconfig(name: str) -> None:
 @click.option("--speed", default=60.0, show_default=True, help="Cluster seconds in one real second.")
 @click.option("--plain", is_flag=True, help="Lines instead of a live table.")
 def demo(nodes: str | None, speed: float, plain: bool) -> None:
-    """Bring the GPU stack up on three GPU nodes, run the CUDA check, read the GPUs' figures, and turn a GPU into MIG
-    slices and back."""
+    """Bring the GPU stack up on three GPU nodes, run the CUDA check, read the GPUs' figures, turn a GPU into MIG
+    slices and back, and break a node: the doctor names the cause, and finds nothing any more when it is mended."""
     from ..lab.cluster import LabError
 
     try:

@@ -213,6 +213,21 @@ class _End:
                 self.filled(text, further="  ")
             self.check(turn.check)
 
+    def fault(self) -> None:
+        if (turn := self._outcome.fault) is not None:
+            self.filled(f"Fault on {turn.node}: {turn.title}", "\n", "  ")
+            self.filled(f"groundplane doctor, {turn.found_seconds:.2f} s later:")
+            for line in turn.told:
+                self.quoted(line)
+            self.filled(f"Mended: {turn.mended}; groundplane doctor, {turn.healed_seconds:.2f} s later:", further="  ")
+            self.quoted(turn.healed)
+
+    def quoted(self, line: str) -> None:
+        """A line of the doctor's, folded below its own text."""
+        margin = len(line) - len(line.lstrip())
+        beside = _LABELLED if margin == _LABEL_AT else margin + len(_QUOTE)
+        self.filled(line, _QUOTED, " " * beside)
+
     def problem(self) -> None:
         if self._outcome.problem:
             self.say("")
@@ -231,6 +246,12 @@ class _End:
         self.filled(f"The whole demo took {outcome.total_seconds:.2f}.")
 
 
+_QUOTED = "    "
+"""Before what the doctor said."""
+_LABEL_AT, _LABELLED, _QUOTE = 2, 11, "| "
+"""Columns of the doctor's lines: where labels such as `because` begin, where what they label does; before excerpts."""
+
+
 def _turns(turn: MigTurn) -> list[str]:
     """What was on offer, one state a line."""
     moments = {"before": turn.before, f"sliced ({turn.there_seconds:.2f} s)": turn.sliced}
@@ -242,12 +263,13 @@ def _turns(turn: MigTurn) -> list[str]:
 
 
 def conclude(console: Console, outcome: Outcome, speed: float) -> None:
-    """Print how the demo ended: layers, CUDA check, figures, MIG, what went wrong, times, and what to try next."""
+    """Print how the demo ended: layers, CUDA check, figures, MIG, fault, what went wrong, times, and what to try."""
     end = _End(console, outcome)
     console.print(table(outcome.rows, console.width))
     end.checks()
     end.figures()
     end.mig()
+    end.fault()
     end.problem()
     end.times(speed)
     end.say(NEXT if outcome.passed else LOOK)

@@ -54,6 +54,16 @@ def styled(verdict: Verdict, evidence: Evidence, *, everything: bool = False) ->
     return list(map(_printable, told))
 
 
+def brief(verdict: Verdict, evidence: Evidence) -> list[str]:
+    """A screen's worth: how it stands (the first line), the first cause, and the layers of what is not well."""
+    states = doctor.standing(verdict, evidence)
+    told = [next(_headline(verdict, states, evidence))]
+    for cause in verdict.causes[:1]:
+        told += [Line(""), *_cause(cause, 1, len(verdict.causes), everything=False)]
+    told += _layers(states, everything=False)
+    return [_printable(line).text for line in told]
+
+
 def steps(walk: Sequence[Finding], named: tuple[str, str] | None) -> list[Line]:
     """The steps from a pod to its GPU (``podwhy``), the first that fails with all that is known of it."""
     if named is None:

@@ -1,7 +1,8 @@
-"""The demo: from bare GPU nodes to a passed CUDA check, the exporter's figures, and MIG slices made and unmade.
+"""The demo: from bare GPU nodes to a passed CUDA check, figures, MIG slices made and unmade, a fault found and mended.
 
 This module runs the story and reports what it sees; drawing it is the command's work. Nothing is assumed: every row
-comes from the API, the CUDA result from the pods' logs and exit codes, the figures from the exporters' pages.
+comes from the API, the CUDA result from the pods' logs and exit codes, the figures from the exporters' pages, the
+fault's cause from the doctor.
 """
 
 from collections.abc import Callable
@@ -13,9 +14,10 @@ from ..api import names
 from ..cluster import client as cluster_client
 from ..cluster import errors, kinds
 from ..cluster.config import Config
-from . import demo_mig, layers, resources
+from . import demo_fault, demo_mig, layers, resources
 from .cluster import OPERATOR_NAMESPACE, Lab
 from .cluster import data as data
+from .demo_fault import FaultTurn
 from .demo_mig import MigTurn
 from .demo_steps import (
     CUDA_CHECK_IMAGE,
@@ -33,7 +35,7 @@ from .demo_steps import (
 )
 from .figures import Figures, FiguresError, parse
 
-__all__ = ["Check", "Figures", "MigTurn", "Outcome", "Snapshot", "cuda_check_pod", "data", "policy", "run"]
+__all__ = ["Check", "FaultTurn", "Figures", "MigTurn", "Outcome", "Snapshot", "cuda_check_pod", "data", "policy", "run"]
 GPU_USER_IMAGE = "nvcr.io/nvidia/cuda:12.5.0-base-ubuntu24.04"
 EXPORTER = "nvidia-dcgm-exporter"
 EXPORTER_PORT = 9400
@@ -58,8 +60,9 @@ class Outcome(msgspec.Struct, frozen=True):
 
     ``layer_seconds``: when each layer had become healthy on every GPU node; ``ready_seconds``: when the whole stack
     had, ``check_seconds``: when the CUDA checks had ended, None if never; ``figures``: what the exporter of each GPU
-    node tells; ``mig``: the MIG step, None if no GPU knows MIG or it was not reached; ``problem``: the step that was
-    given up, what was seen and what to do, or the empty string. Seconds are real ones since the policy was applied.
+    node tells; ``mig``: the MIG step, None if no GPU knows MIG or it was not reached; ``fault``: what was broken and
+    mended, None if that was not reached; ``problem``: the step that was given up, what was seen and what to do, or the
+    empty string. Seconds are real ones since the policy was applied.
     """
 
     rows: list[layers.NodeRow]
@@ -71,11 +74,12 @@ class Outcome(msgspec.Struct, frozen=True):
     check_seconds: float | None = None
     figures: dict[str, list[Figures]] = {}
     mig: MigTurn | None = None
+    fault: FaultTurn | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether every GPU node is healthy, offers GPUs, passed the CUDA check and has figures, and MIG came and
-        went."""
+        """Whether every GPU node is healthy, offers GPUs, passed the CUDA check and has figures, MIG came and went, and
+        so did the fault."""
         gpu_rows = [row for row in self.rows if row.has_gpu]
         return (
             not self.problem
@@ -85,6 +89,7 @@ class Outcome(msgspec.Struct, frozen=True):
             and all(check.passed for check in self.checks)
             and all(_sound(self.figures.get(row.name, []), row.gpus) for row in gpu_rows)
             and (self.mig is None or (self.mig.check.passed and self.mig.after == self.mig.before))
+            and self.fault is not None
         )
 
 
@@ -143,6 +148,7 @@ class _Story:
         self._check_seconds: float | None = None
         self._figures: dict[str, list[Figures]] = {}
         self._mig: MigTurn | None = None
+        self._fault: FaultTurn | None = None
 
     def outcome(self, problem: str) -> Outcome:
         """What there is to say at the end."""
@@ -157,6 +163,7 @@ class _Story:
             self._check_seconds,
             self._figures,
             self._mig,
+            self._fault,
         )
 
     async def tell(self) -> None:
@@ -168,6 +175,9 @@ class _Story:
             await self._client.delete(kinds.POD, f"gpu-user-{node}", NAMESPACE)
         if self._slicing is not None:
             self._mig = await demo_mig.Turn(self._lab, self._client, self._watcher, self._slicing).run()
+        chosen = demo_fault.choose({node: self._lab.host(node) for node in self._nodes})
+        if chosen is not None:
+            self._fault = await demo_fault.Turn(self._lab, self._client, self._watcher, chosen).run()
 
     # --- the stack ----------------------------------------------------------------------------------------------------
 

@@ -99,9 +99,14 @@ class Watcher:
                 self.layer_seconds.pop(layer, None)
 
     async def until(
-        self, step: Step, done: Callable[[list[layers.NodeRow]], Awaitable[bool]], seen: Callable[[], str]
+        self,
+        step: Step,
+        done: Callable[[list[layers.NodeRow]], Awaitable[bool]],
+        seen: Callable[[], str],
+        *,
+        every_s: float = LOOK_EVERY_S,
     ) -> float:
-        """Report until ``done`` holds; how many real seconds that took.
+        """Report until ``done`` holds, which is asked every so many real seconds; how many of them that took.
 
         Raises :class:`StepError` with what is ``seen`` when it does not within the time limit.
         """
@@ -110,7 +115,7 @@ class Watcher:
             self._lab.check()
             if self.seconds > began + self._timeout_s:
                 step.fail(seen(), f"gave up after {self._timeout_s:g} s")
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(every_s)
         return self.seconds - began
 
 

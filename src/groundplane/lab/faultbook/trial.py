@@ -1,7 +1,7 @@
 """Trying faults on a lab: nodes for them, all broken at once or one after the other, and whether the doctor finds each.
 
-The doctor is the shipped one, live and on an archive of the same moment. Used by the tests and by the bench of the
-doctor's accuracy, which prints what was mistaken for what.
+The doctor is the shipped one, live and on an archive of the same moment. Used by the tests, by the demo, and by the
+bench of the doctor's accuracy, which prints what was mistaken for what.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from ...admin import gather, gather_pack, nodelook
 from ...cluster.client import Client
 from ...diagnose import archive, collect, doctor
 from ...diagnose.engine import Verdict
+from ...diagnose.evidence import Evidence
 from ...diagnose.findings import Layer
 from ..cluster import OPERATOR_NAMESPACE, Lab, data
 from ..nodes import GpuSpec, NodeSpec, OsSpec
@@ -97,6 +98,18 @@ def node_for(fault: Fault, name: str) -> NodeSpec:
     return NodeSpec(name, **KINDS[fault.on.says])
 
 
+async def examined(client: Client) -> Evidence:
+    """What ``groundplane doctor`` sees of a lab's cluster. Raises ``ClusterError`` where it cannot be read."""
+    return await collect.examine(client, namespace=OPERATOR_NAMESPACE, look=_looker(client))
+
+
+def _looker(client: Client) -> collect.Look:
+    async def look(nodes: Sequence[str]) -> nodelook.NodeLook:
+        return await nodelook.look(client, nodes, namespace=OPERATOR_NAMESPACE)
+
+    return look
+
+
 class Trial:
     """A lab with the GPU stack on it, and the doctor."""
 
@@ -120,18 +133,15 @@ class Trial:
 
     async def live(self) -> Verdict:
         """What the doctor says of the cluster."""
-        return doctor.diagnose(await collect.examine(self.client, namespace=OPERATOR_NAMESPACE, look=self._look))
+        return doctor.diagnose(await examined(self.client))
 
     async def offline(self) -> tuple[Verdict, Verdict]:
         """What it says of what was gathered, and of the archive of that, read back."""
-        gathered = await gather.gather(self.client, namespace=OPERATOR_NAMESPACE, look=self._look)
+        gathered = await gather.gather(self.client, namespace=OPERATOR_NAMESPACE, look=_looker(self.client))
         redactor = gather_pack.redactor_of(gathered.captured.survey, pseudonyms=False)
         whole = gather_pack.redacted(gathered, redactor).gathered.captured
         read = archive.load_stream("archive.tar", packed(archive.entries(whole)))
         return doctor.diagnose(gathered.captured.evidence()), doctor.diagnose(read.evidence())
-
-    async def _look(self, nodes: Sequence[str]) -> nodelook.NodeLook:
-        return await nodelook.look(self.client, nodes, namespace=OPERATOR_NAMESPACE)
 
     async def healthy(self, patience_s: float = PATIENCE_S) -> Verdict:
         """The first verdict without any finding; the last one if there is none in time."""
