@@ -147,3 +147,14 @@ TOOLKIT_INSTALL_DIR: Final = "/usr/local/nvidia"
 KUBELET_ROOT: Final = "/var/lib/kubelet"
 FEATURES_DIR: Final = "/etc/kubernetes/node-feature-discovery/features.d"
 """Files of labels that node feature discovery reads."""
+
+# --- Events of the operator's diagnosis -------------------------------------------------------------------------------
+
+GPU_STACK_FAILING: Final = "GPUStackFailing"
+"""Reason of the Event that names the lowest failing layer of a node, or of the cluster, and its cause."""
+GPU_STACK_FAILING_NODES: Final = "GPUStackFailingNodes"
+"""Reason of the Event on the ClusterPolicy about further nodes with one cause."""
+GPU_STACK_RECOVERED: Final = "GPUStackRecovered"
+"""Reason of the Event that tells that such a cause has gone."""
+DIAGNOSIS_REASONS: Final = frozenset({GPU_STACK_FAILING, GPU_STACK_FAILING_NODES, GPU_STACK_RECOVERED})
+"""What a diagnosis says is never evidence for the next one."""

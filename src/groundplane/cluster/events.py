@@ -166,6 +166,22 @@ class EventRecorder:
             self.dropped += 1
             log.warning("event %s (%s) dropped: %r", reason, message, error)
 
+    def adopt(self, event: Mapping[str, Any]) -> None:
+        """Take an Event that an earlier process recorded for ours: the same once more counts as its repetition."""
+        about, meta = event.get("involvedObject") or {}, event["metadata"]
+        namespace = str(about.get("namespace") or "")
+        reference = Reference(
+            str(about.get("apiVersion") or ""),
+            str(about.get("kind") or ""),
+            str(about.get("name") or ""),
+            namespace,
+            str(about.get("uid") or ""),
+        )
+        said = (str(event.get(part) or "") for part in ("type", "reason", "message"))
+        note = _Note(reference, *said, self._now())
+        written = _Written(str(meta["name"]), str(meta["namespace"]), int(event.get("count") or 1))
+        _remember(self._known, note.same, written)
+
     async def run(self) -> None:
         """Write what was queued, until cancelled. Only needed without the context manager."""
         while True:

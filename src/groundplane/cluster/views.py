@@ -176,6 +176,26 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
         return self.status.nodeInfo.containerRuntimeVersion
 
 
+class GpuNodeStatus(NodeStatus, frozen=True, gc=False):
+    """``status`` of a node with the amounts of NVIDIA's resources that it has and offers."""
+
+    capacity: dict[str, str] = field(default_factory=dict)
+    allocatable: dict[str, str] = field(default_factory=dict)
+
+
+class GpuNodeView(NodeView, frozen=True, gc=False):
+    """A node as the operator sees it that diagnoses too: the GPUs on offer are kept."""
+
+    status: GpuNodeStatus = field(default_factory=GpuNodeStatus)
+
+    def __post_init__(self) -> None:
+        status = self.status
+        NodeView.__post_init__(self)
+        info, troubles = self.status.nodeInfo, self.status.conditions
+        kept = GpuNodeStatus(info, troubles, _amounts(status.capacity), _amounts(status.allocatable))
+        force_setattr(self, "status", kept)
+
+
 class PodSpec(msgspec.Struct, frozen=True, gc=False):
     """``spec`` of a pod: where it runs."""
 
@@ -249,6 +269,17 @@ def _shared(value: S) -> S:
         _SHARED.clear()
     found: S = _SHARED.setdefault(value, value)
     return found
+
+
+_AMOUNTS: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+
+
+def _amounts(resources: Mapping[str, str]) -> dict[str, str]:
+    """NVIDIA's among the resources of a node; nodes with the same hold one copy, which nobody changes."""
+    kept = {name: amount for name, amount in resources.items() if name.startswith(_DOMAIN_PREFIX)}
+    if len(_AMOUNTS) >= _SHARED_LIMIT:
+        _AMOUNTS.clear()
+    return _AMOUNTS.setdefault(tuple(kept.items()), kept) if kept else _EMPTY
 
 
 def relevant(pairs: Mapping[str, str]) -> dict[str, str]:

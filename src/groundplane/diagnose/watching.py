@@ -6,6 +6,7 @@ hours asks the API server for little more than looking once. What evidence is ma
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -39,7 +40,7 @@ class Watching:
         self._namespace = namespace
         self._nodes = tuple(nodes)
         self._changed = asyncio.Event()
-        self._logs: dict[tuple[Any, ...], Log] = {}
+        self._logs = KnownLogs(client)
         self._first: Survey | None = None
         self._informers = {plural: self._informer(plural) for plural in WATCHED}
         self._tasks: list[asyncio.Task[None]] = []
@@ -82,16 +83,9 @@ class Watching:
     async def _look(self) -> Evidence:
         survey = self._survey()
         wishes = collect.wanted_logs(survey, nodes=self._nodes)
-        states = _states(survey)
-        keys = {wish: (*wish, states.get((wish.namespace, wish.pod, wish.container))) for wish in wishes.wanted}
-        read, missing = await collect.read_logs(self._client, [each for each in keys if keys[each] not in self._logs])
-        fresh = {(log.namespace, log.pod, log.container, log.previous): log for log in read}
-        for wish, key in keys.items():
-            if log := fresh.get((wish.namespace, wish.pod, wish.container, wish.previous)):
-                self._logs[key] = log
-        self._logs = {key: self._logs[key] for key in keys.values() if key in self._logs}
+        logs, missing = await self._logs.of(survey, wishes.wanted)
         missing = [*wishes.left_out, *missing]
-        return collect.of_survey(survey, logs=self._logs.values(), nodes=self._nodes, missing=missing)
+        return collect.of_survey(survey, logs=logs, nodes=self._nodes, missing=missing)
 
     def _survey(self) -> Survey:
         assert self._first is not None  # entered
@@ -113,6 +107,28 @@ class Watching:
             absent=frozenset(absent),
             unread=unread,
         )
+
+
+class KnownLogs:
+    """Logs that are read again only when their container's state has changed, or after ``keep_s`` seconds."""
+
+    def __init__(self, client: "Client", keep_s: float = math.inf) -> None:
+        self._client = client
+        self._keep_s = keep_s
+        self._logs: dict[tuple[Any, ...], tuple[float, Log]] = {}
+
+    async def of(self, survey: Survey, wishes: Sequence[collect.Wish]) -> tuple[list[Log], list[str]]:
+        """The logs, and sentences about those that could not be read, as :func:`~.collect.read_logs` has them."""
+        states, now = _states(survey), time.monotonic()
+        known = {key: each for key, each in self._logs.items() if now - each[0] < self._keep_s}
+        keys = {wish: (*wish, states.get((wish.namespace, wish.pod, wish.container))) for wish in wishes}
+        read, missing = await collect.read_logs(self._client, [each for each in keys if keys[each] not in known])
+        fresh = {(log.namespace, log.pod, log.container, log.previous): log for log in read}
+        for wish, key in keys.items():
+            if log := fresh.get((wish.namespace, wish.pod, wish.container, wish.previous)):
+                known[key] = now, log
+        self._logs = {key: known[key] for key in keys.values() if key in known}
+        return [log for _, log in self._logs.values()], missing
 
 
 def _reason(plural: str, error: errors.ClusterError | None) -> str:

@@ -82,7 +82,15 @@ class Caches:
     must not judge, ``denials`` hears of the missing permissions.
     """
 
-    def __init__(self, client: Client, namespace: str, *, clock: Clock, denials: Denials | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        namespace: str,
+        *,
+        clock: Clock,
+        denials: Denials | None = None,
+        node_view: type[NodeView] = NodeView,
+    ) -> None:
         self._client = client
         self._namespace = namespace
         self._clock = clock
@@ -93,7 +101,7 @@ class Caches:
         self._driver_listeners: list[Callable[[], None]] = []
         self._daemon_set_listeners: list[Callable[[Any, Any], None]] = []
         self.objects = OwnedObjects()
-        self.nodes = self._make(kinds.NODE, NodeView)
+        self.nodes: Informer[NodeView] = self._make(kinds.NODE, node_view)
         self.policies: Informer[dict[str, Any]] = self._make(kinds.CLUSTER_POLICY, dict)
         self.namespaces = self._make(kinds.NAMESPACE, MetaView, fields=f"metadata.name={namespace}")
         self.crds = self._make(kinds.CRD, MetaView, page=CRD_PAGE)

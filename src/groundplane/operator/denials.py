@@ -15,6 +15,7 @@ from ..cluster.permissions import Denied
 
 log = logging.getLogger(__name__)
 
+DIAGNOSIS: Final = "diagnosis of nodes"
 DRIVER_OWNERS: Final = "nodes of NVIDIADrivers"
 DRIVER_STATUS: Final = "status of NVIDIADrivers"
 EVENTS: Final = "events"
@@ -26,7 +27,7 @@ NODES: Final = "nodes"
 OBJECTS: Final = "objects"
 STATUS: Final = "status"
 UPGRADES: Final = "driver upgrades"
-UNSAID: Final = frozenset({DRIVER_STATUS, EVENTS, EVICTIONS, LEASE, LEFTOVERS, LOOKOUT, STATUS})
+UNSAID: Final = frozenset({DIAGNOSIS, DRIVER_STATUS, EVENTS, EVICTIONS, LEASE, LEFTOVERS, LOOKOUT, STATUS})
 """Places whose refusal does not touch the stack: told in ``/readyz``, the log and the metric, not in the conditions."""
 
 REMEDY: Final = (

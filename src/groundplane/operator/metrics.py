@@ -6,7 +6,7 @@ library that writes the exposition format is imported then, as it would take a t
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -47,10 +47,19 @@ COUNTERS: Final = {
 """Counters, without the ``_total`` that the exposition format adds."""
 
 
+class Source(Protocol):
+    """Has metrics of its own."""
+
+    def collect(self) -> "Iterator[Metric]":
+        """Every metric as it is now."""
+
+
 class Metrics:
     """One operator's figures."""
 
     def __init__(self) -> None:
+        self.more: tuple[Source, ...] = ()
+        """Exposed too."""
         self._gauges = dict.fromkeys(GAUGES, 0.0)
         self._counts = dict.fromkeys(COUNTERS, 0)
 
@@ -91,3 +100,5 @@ class Metrics:
             yield GaugeMetricFamily(f"{PREFIX}_{name}", text, value=self._gauges[name])
         for name, text in COUNTERS.items():
             yield CounterMetricFamily(f"{PREFIX}_{name}", text, value=self._counts[name])
+        for source in self.more:
+            yield from source.collect()

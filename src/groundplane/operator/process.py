@@ -15,6 +15,7 @@ from ..api import names
 from ..cluster.client import Client
 from ..cluster.events import EventRecorder
 from ..cluster.lease import LeaderLease
+from ..cluster.views import GpuNodeView, NodeView
 from . import denials
 from .caches import Caches
 from .clock import Clock, SystemClock
@@ -142,7 +143,13 @@ class Operator:
         """Watch and work until ``stop``; then let writes in flight finish."""
         self.leading.set()
         gate = Gate()
-        caches = self._caches = Caches(self._client, self.settings.namespace, clock=self._clock, denials=self._denials)
+        caches = self._caches = Caches(
+            self._client,
+            self.settings.namespace,
+            clock=self._clock,
+            denials=self._denials,
+            node_view=GpuNodeView if self.settings.diagnosis else NodeView,
+        )
         events = EventRecorder(
             self._client,
             COMPONENT,
@@ -206,7 +213,7 @@ class Operator:
             policies.upgrade_problems(lambda: upgrades.problems)
             policies.start()
             controllers = [
-                asyncio.create_task(self._work(caches, policies, drivers, upgrades), name="work"),
+                asyncio.create_task(self._work(caches, policies, drivers, upgrades, events), name="work"),
                 asyncio.create_task(policies.labelling.run(), name="nodes"),
             ]
             try:
@@ -220,7 +227,9 @@ class Operator:
                     task.cancel()
                 await asyncio.gather(*controllers, return_exceptions=True)
 
-    async def _work(self, caches: Caches, policies: Policies, drivers: Drivers, upgrades: Upgrades) -> None:
+    async def _work(
+        self, caches: Caches, policies: Policies, drivers: Drivers, upgrades: Upgrades, events: EventRecorder
+    ) -> None:
         """Policies and drivers, once the nodes have had their head start and the rest of the cluster is known."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HEAD_START_S):
@@ -235,6 +244,22 @@ class Operator:
             group.create_task(policies.run(), name="policies")
             group.create_task(drivers.run(), name="drivers")
             group.create_task(upgrades.run(), name="upgrades")
+            if self.settings.diagnosis:
+                group.create_task(self._diagnose(caches, events), name="diagnosis")
+
+    async def _diagnose(self, caches: Caches, events: EventRecorder) -> None:
+        """The doctor's verdict on the nodes. Its modules are loaded by those who ask for it, beside other work."""
+        await asyncio.to_thread(importlib.import_module, f"{__package__}.diagnosis.loop")
+        from .diagnosis.loop import Diagnosis
+
+        diagnosis = Diagnosis(
+            self._client, caches, self.settings, clock=self._clock, events=events, denied=self._denials
+        )
+        self.metrics.more = (diagnosis.figures,)
+        try:
+            await diagnosis.run()
+        finally:
+            self.metrics.more = ()
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

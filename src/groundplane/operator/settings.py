@@ -45,6 +45,8 @@ TIME_ENCODINGS: Final = ("epoch", "millis", "nano", "iso8601", "rfc3339", "rfc33
 NODE_WRITES_IN_FLIGHT: Final = 32
 RENEW_DEADLINE_S: Final = 10.0
 RENEW_DEADLINE_MIN_S: Final = 2.5
+DIAGNOSIS_INTERVAL_S: Final = 60.0
+DIAGNOSIS_INTERVAL_MIN_S: Final = 10.0
 LEASE_MARGIN_S: Final = 5.0
 """The lease lives this much longer than its holder tries to renew it."""
 
@@ -68,6 +70,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     identity: str = field(default_factory=lambda: f"{socket.gethostname()}_{uuid.uuid4()}")
     default_images: Mapping[str, str] = field(default_factory=dict)
     node_writes_in_flight: int = NODE_WRITES_IN_FLIGHT
+    diagnosis: bool = False
+    """Whether the doctor's verdict on nodes is exported: metrics and Events."""
+    diagnosis_interval_s: float = DIAGNOSIS_INTERVAL_S
     kubeconfig: str | None = None
     log_level: int = LEVELS["info"]
     log_devel: bool = False
@@ -104,6 +109,12 @@ def parse(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Settings
             f"--leader-lease-renew-deadline is {renew:g}s: the lease is renewed every 2 s, so allow at least "
             f"{RENEW_DEADLINE_MIN_S:g}s"
         )
+    interval = flags.diagnosis_interval or DIAGNOSIS_INTERVAL_S
+    if interval < DIAGNOSIS_INTERVAL_MIN_S:
+        raise SettingsError(
+            f"--diagnosis-interval is {interval:g}s: between two looks lie at least {DIAGNOSIS_INTERVAL_MIN_S:g}s, "
+            "so set that or more"
+        )
     return Settings(
         namespace=namespace,
         release=_release(flags.release or env.get("GROUNDPLANE_RELEASE", "")),
@@ -114,6 +125,8 @@ def parse(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Settings
         renew_deadline_s=renew,
         default_images={name: env[name] for name in IMAGE_VARIABLES if env.get(name)},
         node_writes_in_flight=flags.node_writes_in_flight,
+        diagnosis=flags.diagnosis,
+        diagnosis_interval_s=interval,
         kubeconfig=flags.kubeconfig,
         log_level=flags.zap_log_level
         if flags.zap_log_level is not None
@@ -144,6 +157,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="node patches at once",
     )
+    add("--diagnosis", type=_bool, nargs="?", const=True, default=False, help="tell the failing layer of sick nodes")
+    add("--diagnosis-interval", type=_seconds, default=0.0, metavar="DURATION", help="between two looks [1m]")
     add("--kubeconfig", default=None, metavar="FILE", help="how to reach the cluster [KUBECONFIG, else in-cluster]")
     add("--zap-devel", type=_bool, nargs="?", const=True, default=False, help="logs for a person instead of JSON")
     add("--zap-log-level", type=_level, default=None, metavar="LEVEL", help="debug, info, error, panic or a verbosity")
