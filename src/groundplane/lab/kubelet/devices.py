@@ -8,7 +8,7 @@ hands out nothing twice. Which devices there are is the plugin's business (contr
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -76,6 +76,10 @@ class _Endpoint:
         return [name for name, device in self.devices.items() if device.health == kubeletapi.HEALTHY]
 
 
+_OWN_CONNECTION: Final = (("grpc.use_local_subchannel_pool", 1),)
+"""Channels to one path would share a connection, and a new plugin's would lead to the one before it."""
+
+
 class DeviceManager:
     """Device plugins of one node. `changed` is called whenever capacity or allocatable may have changed."""
 
@@ -139,7 +143,7 @@ class DeviceManager:
     async def _follow(self, endpoint: _Endpoint) -> None:
         """Read a plugin's device list until its socket goes away."""
         address = self._host.root.path(f"{kubeletapi.DEVICE_PLUGIN_DIR}/{endpoint.socket}")
-        async with grpc.aio.insecure_channel(f"unix:{address}") as channel:
+        async with grpc.aio.insecure_channel(f"unix:{address}", options=_OWN_CONNECTION) as channel:
             endpoint.stub = rpc.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
             try:
                 options = await endpoint.stub.GetDevicePluginOptions(wire.Empty(), timeout=RPC_LIMIT_S)
