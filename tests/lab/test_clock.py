@@ -1,6 +1,7 @@
 """Cluster time: speed, formatting, deadlines."""
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -108,3 +109,49 @@ async def test_call_later_and_revoke() -> None:
     clock.call_later(1, lambda: called.append(2)).cancel()
     await clock.sleep(1000)
     assert called == [1]
+
+
+BLOCKED_S = 1.5
+"""Real seconds; half of it is left to whatever else this machine does."""
+
+
+async def test_time_in_which_nothing_could_be_done_does_not_pass() -> None:
+    clock = clocks.LabClock(100.0)
+    rung: list[str] = []
+    clock.call_later(1, lambda: rung.append("soon"))
+    revoked = clock.call_later(1, lambda: rung.append("never"))
+    revoked.cancel()
+    clock.call_later(BLOCKED_S / 2 * 100, lambda: rung.append("late"))
+    sleeping = asyncio.create_task(clock.sleep(2))
+    await asyncio.sleep(0)
+    begin = clock.monotonic()
+    time.sleep(BLOCKED_S)
+    await sleeping
+    assert rung == ["soon"]
+    assert clock.monotonic() - begin < BLOCKED_S / 2 * 100
+
+
+async def test_a_timeout_is_in_cluster_seconds() -> None:
+    clock = clocks.LabClock(1000.0)
+    with pytest.raises(TimeoutError):
+        async with clock.timeout(10):
+            await asyncio.Event().wait()
+    async with clock.timeout(None):
+        await clock.sleep(10)
+    never = asyncio.ensure_future(asyncio.Event().wait())
+    await clock.wait({never}, 10)
+    assert not never.done()
+    never.cancel()
+
+
+async def test_waits_that_are_late_together_are_taken_out_once() -> None:
+    clock = clocks.LabClock(100.0)
+    sleeping = [asyncio.create_task(clock.sleep(1)) for _ in range(50)]
+    await asyncio.sleep(0)
+    begin = clock.monotonic()
+    time.sleep(BLOCKED_S)
+    await asyncio.gather(*sleeping)
+    assert 0 <= clock.monotonic() - begin < BLOCKED_S / 2 * 100
+    before = clock.monotonic()
+    await asyncio.sleep(0.2)
+    assert clock.monotonic() > before

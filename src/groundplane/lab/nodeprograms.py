@@ -81,7 +81,7 @@ class LabProcess:
     async def signal(self, within_s: float | None = None) -> signal.Signals | None:
         """The next signal, or None if none came within so many cluster seconds."""
         try:
-            async with asyncio.timeout(None if within_s is None else max(0.0, within_s) / self._ctx.clock.speed):
+            async with self._ctx.clock.timeout(within_s):
                 return await self._signals.get()
         except TimeoutError:
             return None

@@ -329,7 +329,7 @@ class ContainerContext:
             return True
         waiter = asyncio.ensure_future(self.stopping.wait())
         try:
-            await asyncio.wait({waiter}, timeout=max(0.0, after_s) / self.clock.speed)
+            await self.clock.wait({waiter}, after_s)
         finally:
             waiter.cancel()
         return self.stopping.is_set()

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from ..clock import LabClock
+from ..clock import LabClock, Timer
 from ..status import StatusError
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Loop(Generic[K]):
         self._clock = clock
         self._order: deque[K] = deque()
         self._waiting: set[K] = set()
-        self._timers: dict[K, tuple[float, asyncio.TimerHandle]] = {}
+        self._timers: dict[K, tuple[float, Timer]] = {}
         self._failures: dict[K, int] = {}
         self._wake = asyncio.Event()
 

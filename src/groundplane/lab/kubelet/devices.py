@@ -17,7 +17,7 @@ import msgspec
 from ...node import kubeletapi
 from ...node.kubeletapi.stubs import deviceplugin_pb2 as wire
 from ...node.kubeletapi.stubs import deviceplugin_pb2_grpc as rpc
-from ..clock import LabClock
+from ..clock import LabClock, Timer
 from ..host import SimulatedHost
 
 STOPPED_GRACE_S = 300.0
@@ -89,7 +89,7 @@ class DeviceManager:
         self._changed = changed
         self._endpoints: dict[str, _Endpoint] = {}
         self._granted: dict[tuple[str, str], dict[str, Granted]] = {}
-        self._dropping: dict[str, asyncio.TimerHandle] = {}
+        self._dropping: dict[str, Timer] = {}
         self._server: grpc.aio.Server | None = None
         self._admission = asyncio.Lock()
         self._followers: set[asyncio.Task[None]] = set()

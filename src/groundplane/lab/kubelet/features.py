@@ -91,7 +91,7 @@ async def keep(api: Api, host: SimulatedHost, clock: LabClock, programs: Program
 async def _ended(running: "asyncio.Future[int]", api: Api, node: str, clock: LabClock) -> bool:
     """Whether the program has ended by itself; False when it is not wanted on the node any more."""
     while not running.done():
-        await asyncio.wait({running}, timeout=AGAIN_S / clock.speed)
+        await clock.wait({running}, AGAIN_S)
         if _switched_off(api, node):
             return False
     return True

@@ -142,7 +142,7 @@ class PodWorker:
             await self._wake.wait()
             return
         try:
-            async with asyncio.timeout(delay / self.kubelet.clock.speed):
+            async with self.kubelet.clock.timeout(delay):
                 await self._wake.wait()
         except TimeoutError:
             return
@@ -519,7 +519,7 @@ class PodWorker:
         hook = (state.spec.get("lifecycle") or {}).get("preStop")
         if hook and grace_s > 0:
             try:
-                async with asyncio.timeout(grace_s / self.kubelet.clock.speed + 1.0):
+                async with self.kubelet.clock.timeout(grace_s + self.kubelet.clock.speed):
                     if not await self._hook(hook, process):
                         self._event("FailedPreStopHook", "PreStopHook failed", warning=True, container=state.name)
             except TimeoutError:

@@ -4,7 +4,6 @@ A probe runs beside its container until that ends and reports each change of its
 the ports that the program listens on, inside the process.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -52,7 +51,7 @@ async def watch(
 async def once(probe: Probe, process: Process, runtime: ContainerRuntime, clock: LabClock) -> tuple[bool, str]:
     """Probe once; the verdict and, for a failure, the kubelet's text."""
     try:
-        async with asyncio.timeout(setting(probe, "timeoutSeconds") / clock.speed + _SLACK_S):
+        async with clock.timeout(setting(probe, "timeoutSeconds") + _SLACK_S * clock.speed):
             return await _check(probe, process, runtime)
     except TimeoutError:
         return False, f"command timed out after {setting(probe, 'timeoutSeconds')}s"

@@ -159,7 +159,7 @@ class ContainerRuntime:
         if impatient:
             waits.add(impatient)
         if grace_s > 0:
-            await asyncio.wait(waits, timeout=grace_s / self._clock.speed, return_when=asyncio.FIRST_COMPLETED)
+            await self._clock.wait(waits, grace_s)
         if impatient:
             impatient.cancel()
         if not task.done():
