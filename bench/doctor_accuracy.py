@@ -1,8 +1,9 @@
 """How accurate the doctor is: every fault of the lab, what it is taken for, and false alarms on healthy nodes.
 
-``python bench/doctor_accuracy.py [FAULT...]`` breaks labs, faults of nodes many at once and the others one after the
-other, asks the shipped doctor, and prints the confusion table. It ends with 1 if a fault was mistaken or a healthy
-cluster got a finding. ``--patience`` is how many seconds the doctor's first right answer is waited for.
+``python -m bench.doctor_accuracy [FAULT...]`` breaks labs, faults of nodes many at once and the others one after the
+other, asks the shipped doctor live and of an archive, clears them, and prints the confusion table. It ends with 1 if a
+fault was mistaken or left something behind, or if a healthy cluster got a finding. ``--patience`` is how many seconds
+the doctor's first right answer is waited for.
 """
 
 import argparse
@@ -15,30 +16,23 @@ from collections.abc import Sequence
 from groundplane.lab.faultbook import FAULTS, fault
 from groundplane.lab.faultbook import trial as trials
 from groundplane.lab.faultbook.trial import Result, node_for
-from groundplane.lab.nodes import GpuSpec, NodeSpec
 
-ROW = "{:32} {:5} {:24} {:24} {:6} {:6} {:>6}"
+ROW = "{:32} {:5} {:20} {:20} {:6} {:6} {:6} {:>7} {:6}"
 
 
 async def at_once(placed: dict[str, str], patience_s: float) -> list[Result]:
     """Faults of nodes, each on its own."""
     specs = [node_for(FAULTS[name], node) for node, name in placed.items()]
     async with trials.trial(specs) as tried:
-        await tried.apply(placed)
-        return await tried.found(placed, patience_s)
+        return await tried.whole(placed, patience_s)
 
 
 async def in_turn(names: Sequence[str], patience_s: float) -> list[Result]:
     """Faults that are tried alone, on one lab."""
-    specs = [NodeSpec("plain", gpus=(GpuSpec("A100", 2),)), NodeSpec("old", gpus=(GpuSpec("V100"),))]
     found: list[Result] = []
-    async with trials.trial(specs) as tried:
+    async with trials.trial(trials.COMMON) as tried:
         for name in names:
-            node = next(each.name for each in specs if FAULTS[name].on.fits(tried.lab.host(each.name)))
-            await tried.apply({node: name})
-            found += await tried.found({node: name}, patience_s)
-            await tried.clear({node: name})
-            await tried.healthy(patience_s)
+            found += await tried.whole({tried.place(name): name}, patience_s)
     return found
 
 
@@ -54,23 +48,31 @@ async def measure(names: Sequence[str], patience_s: float) -> tuple[list[Result]
     found: list[Result] = []
     for placed in trials.rounds(names):
         found += await at_once(placed, patience_s)
-    if alone := [name for name in names if trials.single(name)]:
+        _tell(len(found), len(names))
+    for alone in trials.alone(names):
         found += await in_turn(alone, patience_s)
+        _tell(len(found), len(names))
     return found, await alarms()
+
+
+def _tell(done: int, of: int) -> None:
+    print(f"{done} of {of} faults tried", file=sys.stderr)
 
 
 def show(found: Sequence[Result], alarms: int, seconds: float) -> None:
     """The confusion table and its sums."""
-    print(ROW.format("fault", "layer", "causes", "diagnosed", "layer", "cause", "alarms"))
+    print(ROW.format("fault", "layer", "causes", "diagnosed", "layer", "cause", "alarms", "archive", "cured"))
     for each in sorted(found, key=lambda each: (each.layer, each.fault)):
         told = ", ".join(each.causes) or ", ".join(f"{note} (note)" for note in each.notes) or "nothing"
         wanted = ", ".join(FAULTS[each.fault].causes)
         marks = ["right" if good else "WRONG" for good in (each.layer_right, each.cause_right)]
-        print(ROW.format(each.fault, each.layer.value, wanted, told[:24], *marks, each.false_alarms))
+        ends = [each.false_alarms, "same" if each.archived else "OTHER", "yes" if each.cured else "NO"]
+        print(ROW.format(each.fault, each.layer.value, wanted, told[:20], *marks, *ends))
     count, beside = len(found) or 1, sum(each.false_alarms for each in found)
+    archived, cured = sum(each.archived for each in found), sum(each.cured for each in found)
     print(
         f"\n{len(found)} faults: layer right {sum(each.layer_right for each in found) / count:.1%}, cause right "
-        f"{sum(each.cause_right for each in found) / count:.1%}; false alarms {beside}"
+XX
         f" beside faults, {alarms} on {len(trials.HEALTHY)} healthy nodes; {seconds:.0f} s"
     )
 
@@ -87,7 +89,7 @@ def main() -> int:
     begin = time.monotonic()
     found, false = asyncio.run(measure(given.faults or list(FAULTS), given.patience))
     show(found, false, time.monotonic() - begin)
-    return 0 if all(each.right for each in found) and not false else 1
+    return 0 if all(each.sound for each in found) and not false else 1
 
 
 if __name__ == "__main__":

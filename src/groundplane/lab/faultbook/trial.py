@@ -30,7 +30,8 @@ SPEED: Final = 240.0
 """Cluster seconds in a real one: probes that are due in cluster time must not outrun a busy machine."""
 AGAIN_S: Final = 0.3
 """Real seconds between two examinations."""
-PATIENCE_S: Final = 45.0
+PATIENCE_S: Final = 60.0
+ARCHIVES: Final = 5
 
 _PLAIN: Final = {"gpus": (GpuSpec("A100", 2),)}
 KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -65,6 +66,10 @@ class Result(msgspec.Struct, frozen=True):
     causes: tuple[str, ...]
     layers: tuple[Layer, ...]
     notes: tuple[str, ...] = ()
+    archived: bool = False
+    """Whether what was gathered gave the same verdict when it was read back from its archive, and that was right."""
+    cured: bool = False
+    """Whether nothing was told any more of its node after the fault had been cleared."""
 
     @property
     def _fault(self) -> Fault:
@@ -91,6 +96,11 @@ class Result(msgspec.Struct, frozen=True):
     def right(self) -> bool:
         """Whether it was found, and nothing else."""
         return self.layer_right and self.cause_right and not self.false_alarms
+
+    @property
+    def sound(self) -> bool:
+        """Whether it was found, live and in an archive, and was gone when it was cleared."""
+        return self.right and self.archived and self.cured
 
 
 def node_for(fault: Fault, name: str) -> NodeSpec:
@@ -120,6 +130,10 @@ class Trial:
     def where(self, node: str) -> Where:
         """A node of the lab."""
         return Where(self.client, node, self.lab.host(node))
+
+    def place(self, fault: str) -> str:
+        """The first node on which a fault can be."""
+        return next(name for name in self.lab.gpu_nodes() if FAULTS[fault].on.fits(self.lab.host(name)))
 
     async def apply(self, placed: Mapping[str, str]) -> None:
         """Bring faults about, by node."""
@@ -160,6 +174,46 @@ class Trial:
             if all(each.right for each in results) or time.monotonic() > end:
                 return results
             await asyncio.sleep(AGAIN_S)
+
+    async def whole(self, placed: Mapping[str, str], patience_s: float = PATIENCE_S) -> list[Result]:
+        """Bring faults about, ask the doctor live and of an archive, clear them, and see whether all is well again."""
+        await self.apply(placed)
+        try:
+            found = await self.found(placed, patience_s)
+            archived = await self._archived(placed)
+        finally:
+            await self.clear(placed)
+        left = _told(await self.healthy(patience_s))
+        return [
+            msgspec.structs.replace(each, archived=each.fault in archived, cured=not left & {each.node, ""})
+            for each in found
+        ]
+
+    async def _archived(self, placed: Mapping[str, str]) -> set[str]:
+        """The faults that an archive shows as the cluster did.
+
+        Read a few times: what crashes and starts again may be gathered at an odd moment.
+        """
+        same: set[str] = set()
+        for _ in range(ARCHIVES):
+            gathered, read = await self.offline()
+            if told(read) != told(gathered):
+                return set()
+            same |= {each.fault for each in judged(read, placed) if each.right}
+            if same == set(placed.values()):
+                break
+        return same
+
+
+def told(verdict: Verdict) -> list[tuple[str, tuple[str, ...]]]:
+    """A verdict's causes in order, with their nodes."""
+    return [(cause.finding.id, cause.finding.nodes) for cause in verdict.causes]
+
+
+def _told(verdict: Verdict) -> set[str]:
+    """The nodes of which something is told; empty for what is of none."""
+    found = [*(cause.finding for cause in verdict.causes), *verdict.unmatched, *verdict.unknown]
+    return {node for each in found for node in each.nodes or ("",)}
 
 
 def packed(entries: Iterable[tuple[str, bytes]]) -> io.BytesIO:
@@ -207,13 +261,26 @@ async def trial(nodes: Sequence[NodeSpec], *, speed: float = SPEED, healthy: boo
         yield tried
 
 
+COMMON: Final[Sequence[NodeSpec]] = (
+    NodeSpec("plain", gpus=(GpuSpec("A100", 2),)),
+    NodeSpec("old", gpus=(GpuSpec("V100"),)),
+)
+"""A lab for faults that are tried one after the other."""
+
+
 def rounds(names: Iterable[str], size: int = 12) -> list[dict[str, str]]:
     """Faults of nodes as rounds that are tried at once, each on a node of its own."""
-    alone = [name for name in names if not single(name)]
+    many = [name for name in names if not single(name)]
     return [
-        {f"n{number:02d}": name for number, name in enumerate(alone[start : start + size])}
-        for start in range(0, len(alone), size)
+        {f"n{number:02d}": name for number, name in enumerate(many[start : start + size])}
+        for start in range(0, len(many), size)
     ]
+
+
+def alone(names: Iterable[str], size: int = 10) -> list[list[str]]:
+    """Faults that are tried one after the other, each on :data:`COMMON`, as groups of about one duration."""
+    found = [name for name in names if single(name)]
+    return [found[start : start + size] for start in range(0, len(found), size)]
 
 
 def single(name: str) -> bool:
