@@ -72,7 +72,8 @@ def show(found: Sequence[Result], alarms: int, seconds: float) -> None:
     archived, cured = sum(each.archived for each in found), sum(each.cured for each in found)
     print(
         f"\n{len(found)} faults: layer right {sum(each.layer_right for each in found) / count:.1%}, cause right "
-XX
+        f"{sum(each.cause_right for each in found) / count:.1%}, archive as live {archived / count:.1%}, nothing left "
+        f"when cleared {cured / count:.1%}; false alarms {beside}"
         f" beside faults, {alarms} on {len(trials.HEALTHY)} healthy nodes; {seconds:.0f} s"
     )
 
