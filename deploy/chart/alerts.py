@@ -283,7 +283,21 @@ GPU_ALERTS: Final = (
     ),
 )
 
+_WHY: Final = (
+    '{{ with printf `groundplane_node_cause{node="%s"}` $labels.node | query }}'
+    "{{ with first . }} Cause {{ .Labels.cause }}: {{ .Labels.title }}.{{ end }}{{ end }}"
+)
+
 NODE_ALERTS: Final = (
+    Alert(
+        "GPUNodeLayerFailing",
+        "max by (node, layer) (groundplane_node_layer_failing) == 1",
+        10,
+        "A layer of the GPU stack fails on a node",
+        "On node {{ $labels.node }} the lowest failing layer is {{ $labels.layer }}." + _WHY + " kubectl describe node "
+        "shows the Event GPUStackFailing with what to do; groundplane doctor --node {{ $labels.node }} shows the "
+        "evidence.",
+    ),
     Alert(
         "GPUNodeStatusExporterDown",
         'up{job="nvidia-node-status-exporter"} == 0',
@@ -319,6 +333,22 @@ OPERATOR_ALERTS: Final = (
         "The GPU operator lacks permissions",
         "{{ $value }} permissions that it asked for were denied; /readyz of the operator and its log name them. "
         "Install the chart's roles again.",
+    ),
+    Alert(
+        "GPUOperatorClusterCause",
+        "max by (cause, layer, title) (groundplane_diagnosis_cause_nodes == bool 0) == 1",
+        10,
+        "Something of the GPU stack fails that is no node's",
+        "Layer {{ $labels.layer }}, cause {{ $labels.cause }}: {{ $labels.title }}. The Events of the ClusterPolicy say "
+        "what to do; groundplane doctor shows the evidence.",
+    ),
+    Alert(
+        "GPUOperatorDiagnosisStale",
+        "time() - groundplane_diagnosis_last_success_timestamp_seconds > 5 * groundplane_diagnosis_interval_seconds",
+        10,
+        "The GPU operator's diagnosis of nodes is old",
+        "The last one that succeeded ended {{ $value | humanizeDuration }} ago: the alerts of nodes' layers show that "
+        "time. The operator's log says why it fails.",
     ),
     Alert(
         "GPUOperatorDriverUpgradesPending",

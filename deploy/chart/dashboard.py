@@ -498,6 +498,15 @@ NODES: Final = Row(
             "Since when the driver is not known to work.",
             NODE_NAME,
         ),
+        Panel(
+            "Failing layer and its cause",
+            "none",
+            (Query(f"max by (node, layer, cause, severity, title) (groundplane_node_cause{{{NODE}}})"),),
+            "Of sick nodes, by the operator's diagnosis (operator.diagnosis.enabled).",
+            width=24,
+            kind="table",
+            columns=("Fails",),
+        ),
     ),
     collapsed=True,
 )

@@ -33,6 +33,7 @@ RBAC_HEADER: Final = """\
 #   uses    what it does itself
 #   grants  what it hands on to operands. Kubernetes lets nobody grant what he does not hold, so the operator holds it;
 #           with "openshift" there, what it hands on only on that platform
+#   diagnosis  what it does itself only with operator.diagnosis.enabled
 # Each in the whole cluster, in the release's namespace, for events in the namespace default (events of cluster-wide
 # objects live there), and on OpenShift in the namespace openshift.
 """
@@ -65,12 +66,14 @@ def definition(document: dict[str, Any]) -> str:
 
 
 def rights() -> dict[str, dict[str, list[Rule]]]:
-    """The operator's rules: ``{cluster, namespace, events, openshift}``, each ``{uses, grants}`` and more on OpenShift.
+    """The operator's rules: ``{cluster, namespace, events, openshift}``, each ``{uses, grants}`` and more as asked for.
 
     What it uses is what the lab grants it under access control, where a test sees that this suffices.
     """
     roles = [each for each in data("operator-rbac.yaml") if "rules" in each]
     used = {(role["kind"], role["metadata"]["name"]): role["rules"] for role in roles}
+    diagnosing = [each for each in data("operator-diagnosis-rbac.yaml") if "rules" in each]
+    diagnosis = {role["metadata"]["namespace"]: role["rules"] for role in diagnosing}
     accounts = rbac.ACCOUNTS.values()
     return {
         "cluster": {
@@ -84,8 +87,13 @@ def rights() -> dict[str, dict[str, list[Rule]]]:
                 *merged(rule.policy().to_dict() for account in accounts for rule in account.role),
             ],
             "openshift": merged(monitoring_rights()),
+            "diagnosis": diagnosis["gpu-operator"],
         },
-        "events": {"uses": used["Role", "gpu-operator-events"], "grants": []},
+        "events": {
+            "uses": used["Role", "gpu-operator-events"],
+            "grants": [],
+            "diagnosis": diagnosis["default"],
+        },
         "openshift": {"uses": [IMAGE_STREAMS], "grants": []},
     }
 

@@ -96,6 +96,7 @@ ADDED: Final[dict[str, dict[str, Schema]]] = {
         ),
         "resources": section(limits=AMOUNTS, requests=AMOUNTS),
         "defaultGPUMode": TEXT,
+        "diagnosis": section(enabled=SWITCH, intervalSeconds={"type": "integer", "minimum": 10}),
     },
     "driver": {
         "nvidiaDriverCRD": section(

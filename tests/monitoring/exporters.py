@@ -6,7 +6,7 @@ import re
 import shutil
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,8 @@ from node.validate.validator_world import World as ValidatorWorld
 from groundplane.api import names
 from groundplane.api.release import Release
 from groundplane.node.devices.simulated import GpuEntry, Machine, Mig, TelemetryEntry
+from groundplane.operator.diagnosis.figures import Figures
+from groundplane.operator.diagnosis.picture import Ill
 from groundplane.operator.metrics import Metrics
 
 DESTINATION = "/etc/dcgm-exporter/dcgm-metrics.csv"
@@ -70,12 +72,24 @@ async def node_status(
                 await asyncio.sleep(0.01)
 
 
-def operator_metrics(**values: float) -> str:
+def operator_metrics(diagnosed: Figures | None = None, **values: float) -> str:
     """What the operator serves."""
     metrics = Metrics()
     for name, value in {**HEALTHY, **values}.items():
         metrics.set(name, value)
+    metrics.more = (diagnosed or diagnosis(),)
     return metrics.expose().decode()
+
+
+SICK = {"gpu-1": Ill("L2", "S15", "critical", "its image cannot be pulled", layers=(("L1", False), ("L2", True)))}
+CLUSTER_CAUSE = Ill("L9", "S55", "critical", "no node features")
+
+
+def diagnosis(sick: Mapping[str, Ill] | None = None, cluster: tuple[Ill, ...] = (), last: float = 1e9) -> Figures:
+    """What the operator's diagnosis serves; by default, that all is well."""
+    figures = Figures(60.0)
+    figures.sick, figures.cluster, figures.last_success_s = sick or {}, cluster, last
+    return figures
 
 
 HEALTHY = {

@@ -109,6 +109,24 @@ def test_alerts_of_the_operator(tmp_path: Path) -> None:
     prometheus.check(tmp_path, tests)
 
 
+DIAGNOSED = {
+    "GPUNodeLayerFailing": exporters.diagnosis(exporters.SICK),
+    "GPUOperatorClusterCause": exporters.diagnosis(cluster=(exporters.CLUSTER_CAUSE,)),
+    "GPUOperatorDiagnosisStale": exporters.diagnosis(last=0.0),
+}
+"""What the operator's diagnosis says, by the alert that follows."""
+
+
+@pytest.mark.real
+def test_alerts_of_the_diagnosis(tmp_path: Path) -> None:
+    courses = [
+        (stored(exporters.operator_metrics(diagnosed), OPERATOR), minutes, expected)
+        for name, diagnosed in DIAGNOSED.items()
+        for minutes, expected in ((15, [name]), (8, []))
+    ]
+    prometheus.check(tmp_path, [prometheus.fires(Course(healthy_rest(), ill), *rest) for ill, *rest in courses])
+
+
 @pytest.mark.real
 async def test_alerts_of_the_exporters_themselves(tmp_path: Path) -> None:
     prometheus.promtool()
@@ -162,5 +180,10 @@ async def test_9_7_a_board_with_mig_instances_alerts_once(tmp_path: Path) -> Non
 def test_there_is_a_fault_for_every_alert() -> None:
     shown = {alert for fault in FAULTS.values() for alert in fault.fires}
     shown |= NODE_FAULTS.keys() | {name for _, _, expected in OPERATOR_FAULTS for name in expected}
-    shown |= {"GPUOperatorDown", "GPUExporterDown", "GPUNodeStatusExporterDown", "GPUExporterMissing"}
+    shown |= DIAGNOSED.keys() | {
+        "GPUOperatorDown",
+        "GPUExporterDown",
+        "GPUNodeStatusExporterDown",
+        "GPUExporterMissing",
+    }
     assert shown == prometheus.rules().keys()

@@ -89,7 +89,7 @@ def test_panels_lie_side_by_side() -> None:
 @pytest.mark.parametrize(("panel", "target"), TARGETS, ids=lambda each: each.get("refId") or title(each))
 def test_a_query_keeps_to_what_is_chosen(panel: dict[str, Any], target: dict[str, Any]) -> None:
     matchers = re.findall(r"([A-Za-z_]\w*)\{([^{}]*)\}", target["expr"])
-    assert len(matchers) == len(re.findall(r"\b(?:DCGM|gpu_operator)_\w+", target["expr"])) > 0
+    assert len(matchers) == len(re.findall(r"\b(?:DCGM|gpu_operator|groundplane)_\w+", target["expr"])) > 0
     for name, chosen in matchers:
         assert 'cluster=~"$cluster"' in chosen
         if name.startswith("DCGM"):

@@ -32,7 +32,8 @@ async def test_everything_that_is_read_is_exported(tmp_path: Path) -> None:
     labels: dict[str, set[str]] = {}
     served = [(body, target) for body in (await exporters.machines()).values() for target in (EXPORTER, HONORED)]
     served.append((await exporters.node_status(tmp_path, shows="."), NODE_STATUS))
-    served.append((exporters.operator_metrics(), OPERATOR))
+    diagnosed = exporters.diagnosis(exporters.SICK, (exporters.CLUSTER_CAUSE,))
+    served.append((exporters.operator_metrics(diagnosed), OPERATOR))
     for body, target in served:
         for name, own in stored(body, target):
             labels.setdefault(name, set()).update(label for label, _ in own)

@@ -88,8 +88,9 @@ class Lab:
     used and removed at the end.
     ``operator_options`` are settings of the operator that differ from the lab's; ``operator_on_cluster_time`` has its
     timers follow the lab's clock. With ``rbac`` every request is checked: :meth:`client` may do everything, the
-    operator what ``data/operator-rbac.yaml`` grants, and a caller without a token nothing. ``kubernetes`` is the
-    version that the API server says it is (ValueError if it is none); it answers alike.
+    operator what ``data/operator-rbac.yaml`` grants (and ``operator-diagnosis-rbac.yaml`` if it diagnoses), and a
+    caller without a token nothing. ``kubernetes`` is the version that the API server says it is (ValueError if it is
+    none); it answers alike.
     """
 
     def __init__(
@@ -181,7 +182,8 @@ class Lab:
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OPERATOR_NAMESPACE}},
         )
         if self.api.rbac:
-            self._grant([*data("operator-rbac.yaml"), *_handed_on()])
+            more = data("operator-diagnosis-rbac.yaml") if self._operator_options.get("diagnosis") else []
+            self._grant([*data("operator-rbac.yaml"), *more, *_handed_on()])
         for spec in self._specs:
             self.add_node(spec)
         self._spawn("hollow", self.hollow.run())
