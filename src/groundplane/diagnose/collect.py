@@ -21,13 +21,16 @@ from . import evidence as seen
 from . import pods
 from . import survey as surveys
 from .evidence import Evidence, KernelLog, Log, NodeFacts, Object
+from .findings import Layer
 from .survey import Survey
 
 if TYPE_CHECKING:
     from ..cluster.client import Client
 
+_POLICIES: Final = ("clusterpolicies", "gpuclusters")
+"""Of these one tells an operator what to bring up."""
 KINDS: Final = (
-    *("nodes", "pods", "events", "clusterpolicies", "nvidiadrivers", "daemonsets", "deployments"),
+    *("nodes", "pods", "events", *_POLICIES, "nvidiadrivers", "daemonsets", "deployments"),
     *("runtimeclasses", "resourcequotas", "clusterversions", "customresourcedefinitions"),
 )
 """What the doctor reads of a cluster, one listing each."""
@@ -203,9 +206,35 @@ def _context(survey: Survey) -> dict[str, Any]:
         found["release"] = release
     if survey.knows("nodes"):
         found["upgrade_stuck"] = upgrade_stuck(survey)
+    if all(map(survey.knows, _BRINGS_UP)):
+        found["brings_up"] = _brings_up(survey)
+        found["idle_gpu_nodes"] = len(_idle_gpu_nodes(survey))
     if survey.at:
         found["at"] = datetime.fromtimestamp(survey.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return found
+
+
+_BRINGS_UP: Final = ("nodes", "pods", "deployments", *_POLICIES)
+
+
+def _brings_up(survey: Survey) -> str:
+    """What brings the stack up, in the words of ``evidence.CONTEXT_FACTS``."""
+    if any(survey.of_kind(plural) for plural in _POLICIES):
+        return "policy"
+    operators = (each for plural in ("deployments", "pods") for each in survey.of_kind(plural))
+    return "operator" if any(pods.is_operator(each) for each in operators) else "nothing"
+
+
+def _idle_gpu_nodes(survey: Survey) -> list[str]:
+    """Nodes that have a GPU and neither offer it nor have an operand."""
+    served = {seen.node_of(pod) for pod in survey.of_kind("pods") if pods.layer_of(pod) not in (None, Layer.OPERATOR)}
+    return [
+        seen.name(node)
+        for node in survey.of_kind("nodes")
+        if any(seen.labels(node).get(each) == "true" for each in names.PCI_GPU_LABELS)
+        and not any(pods.offered(node))
+        and seen.name(node) not in served
+    ]
 
 
 def platform(survey: Survey) -> str:

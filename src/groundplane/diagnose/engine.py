@@ -69,7 +69,7 @@ def judge(evidence: Evidence, signatures: Iterable[Signature]) -> Verdict:
     """The verdict on the evidence by these signatures."""
     ordered = _order(signatures)
     shares = scopes(evidence)
-    operator_first = not _has_gpu_nodes(evidence)
+    operator_first = not _has_gpu_nodes(evidence) or evidence.context.get("brings_up") in _NOT_UP
     now = surveys.moment(str(evidence.context.get("at") or ""))
     causes: list[Cause] = []
     unmatched: list[Finding] = []
@@ -207,6 +207,10 @@ def _across(causes: Sequence[Cause], operator_first: bool) -> list[Cause]:
         all_of_it = findings.grouped([*result[at].consequences, *follows])
         result[at] = msgspec.structs.replace(result[at], consequences=tuple(all_of_it))
     return result
+
+
+_NOT_UP: Final = ("nothing", "operator")
+"""What may be there to bring the stack up, and does not."""
 
 
 def _has_gpu_nodes(evidence: Evidence) -> bool:

@@ -214,6 +214,9 @@ CONTEXT_FACTS: Final[Mapping[str, str]] = {
     "values": "the release's values",
     "gpu_nodes": "number of nodes with a GPU, where it is known otherwise than by Node objects",
     "upgrade_stuck": "whether driver upgrades wait although a slot should be free: true, false",
+    "brings_up": "what is there to bring the GPU stack up: `policy` (a ClusterPolicy or GPUCluster), `operator` (one "
+    "without a policy), `nothing`",
+    "idle_gpu_nodes": "number of nodes that have a GPU and neither offer it nor have an operand",
     "missing": "list of what could not be looked at, a sentence each",
 }
 """The facts of ``ctx`` that are asked for by name; texts, such as what Helm printed, are searched under any name."""

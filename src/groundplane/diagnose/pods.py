@@ -55,6 +55,12 @@ def layer_of(pod: Object) -> Layer | None:
     return None
 
 
+def is_operator(thing: Object) -> bool:
+    """Whether a pod or a Deployment is a GPU operator's own."""
+    labels = seen.labels(thing)
+    return "gpu-operator" in (labels.get("app"), labels.get("app.kubernetes.io/component"))
+
+
 def gpu_request(container: Mapping[str, Any]) -> dict[str, Any]:
     """NVIDIA's resources that a container asks for, as limit or as request."""
     resources = _mapping(container, "resources")
