@@ -142,3 +142,89 @@ def test_a_driver_that_had_its_time_or_failed_is_a_cause(
     survey = starting("nvidia-driver-daemonset", age_s, restarts)
     verdict = judged(survey if known else msgspec.structs.replace(survey, at=0.0))
     assert [each.id for each in (*(cause.finding for cause in verdict.causes), *verdict.unmatched)] == [expected]
+
+
+# --- Nodes that come up -----------------------------------------------------------------------------------------------
+
+
+def ago(seconds: float) -> str:
+    return datetime.fromtimestamp(NOW - seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def of_gpu_1(survey: Survey, *apps: str) -> list[dict[str, Any]]:
+    """The pods of operands on a node."""
+    on_it = [each for each in survey.of_kind("pods") if each["spec"].get("nodeName") == "gpu-1"]
+    return [each for each in on_it if each["metadata"]["labels"].get("app") in apps]
+
+
+def ready_since(pod: dict[str, Any], seconds: float) -> None:
+    for each in pod["status"]["conditions"]:
+        each["lastTransitionTime"] = ago(seconds)
+
+
+def without_labels(survey: Survey) -> None:
+    next(each for each in nodes_of(survey) if each["metadata"]["name"] == "gpu-1")["metadata"]["labels"].pop(
+        "nvidia.com/gpu.product"
+    )
+
+
+def told(verdict: Verdict) -> list[tuple[str, tuple[str, ...]]]:
+    said = [*(each.finding for each in verdict.causes), *verdict.unmatched]
+    return [(each.id, each.nodes) for each in said]
+
+
+@pytest.mark.parametrize(("seconds", "restarts", "expected"), [(30, 0, "waiting"), (30, 1, "S46"), (120, 0, "S46")])
+def test_labels_that_discovery_has_not_brought_yet_are_waited_for(seconds: float, restarts: int, expected: str) -> None:
+    survey = msgspec.structs.replace(World().survey(), at=NOW)
+    without_labels(survey)
+    for pod in of_gpu_1(survey, "gpu-feature-discovery"):
+        ready_since(pod, seconds)
+        pod["status"]["containerStatuses"][0]["restartCount"] = restarts
+    assert told(judged(survey)) == [(expected, ("gpu-1",))]
+
+
+def sandbox_failed(pod: dict[str, Any]) -> dict[str, Any]:
+    """The event of a pod whose sandbox the runtime could not make."""
+    meta = pod["metadata"]
+    about = {"kind": "Pod", "namespace": meta["namespace"], "name": meta["name"], "uid": meta.get("uid")}
+    message = 'failed to get sandbox runtime: no runtime for "nvidia" is configured'
+    return {"involvedObject": about, "type": "Warning", "message": message, "lastTimestamp": ago(40)}
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(30, "waiting"), (600, "S04")])
+def test_a_pod_that_is_tried_again_once_the_toolkit_is_ready_waits(seconds: float, expected: str) -> None:
+    survey = starting("nvidia-device-plugin-daemonset", age_s=200)
+    (plugin,) = of_gpu_1(survey, "nvidia-device-plugin-daemonset")
+    for toolkit in of_gpu_1(survey, "nvidia-container-toolkit-daemonset"):
+        ready_since(toolkit, seconds)
+    plugin["status"]["containerStatuses"] = []
+    survey = msgspec.structs.replace(survey, objects={**survey.objects, "events": (sandbox_failed(plugin),)})
+    assert told(judged(survey)) == [(expected, ("gpu-1",))]
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(30, ["waiting"]), (600, ["S09", "unmatched"])])
+def test_a_validator_fails_while_what_it_validates_comes_up(seconds: float, expected: list[str]) -> None:
+    survey = starting("nvidia-operator-validator", age_s=200, restarts=2)
+    (validator,) = of_gpu_1(survey, "nvidia-operator-validator")
+    for toolkit in of_gpu_1(survey, "nvidia-container-toolkit-daemonset"):
+        ready_since(toolkit, seconds)
+    crashing = {"name": "toolkit-validation", "restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    validator["status"]["initContainerStatuses"] = [crashing]
+    assert [name for name, _ in told(judged(survey))] == expected
+
+
+@pytest.mark.parametrize(
+    ("node_s", "policy_s", "expected"), [(60, 9e6, "waiting"), (9e6, 60, "waiting"), (9e6, 9e6, "S05")]
+)
+def test_a_node_without_operands_is_waited_for_when_it_or_the_policy_is_new(
+    node_s: float, policy_s: float, expected: str
+) -> None:
+    survey = msgspec.structs.replace(World().survey(), at=NOW)
+    node = next(each for each in nodes_of(survey) if each["metadata"]["name"] == "gpu-1")
+    offer(node, {"nvidia.com/gpu": "0"})
+    node["metadata"]["creationTimestamp"] = ago(node_s)
+    for policy in survey.of_kind("clusterpolicies"):
+        policy["metadata"]["creationTimestamp"] = ago(policy_s)
+    pods = tuple(each for each in survey.of_kind("pods") if each["spec"].get("nodeName") != "gpu-1")
+    survey = msgspec.structs.replace(survey, objects={**survey.objects, "pods": pods})
+    assert told(judged(survey)) == [(expected, ("gpu-1",))]

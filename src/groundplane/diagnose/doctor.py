@@ -28,11 +28,13 @@ def diagnose(evidence: Evidence, known: Iterable[Signature] | None = None) -> Ve
     views = layers.views(evidence)
     told = {node for each in _everything(verdict) for node in each.nodes}
     waiting = [finding for node, view in views.items() if node not in told for finding in _waiting(view)]
+    waits = told | {node for each in waiting for node in each.nodes}
+    waiting += [each for each in verdict.coming if waits.isdisjoint(each.nodes)]
     waiting += list(_waiting_of_cluster(evidence, verdict))
     unmatched = tuple(findings.grouped([*verdict.unmatched, *waiting]))
     healthy = [node for node in views if node not in told and not any(node in each.nodes for each in waiting)]
     causes = tuple(_compared(cause, evidence, healthy) for cause in verdict.causes)
-    return msgspec.structs.replace(verdict, causes=causes, unmatched=unmatched)
+    return msgspec.structs.replace(verdict, causes=causes, unmatched=unmatched, coming=())
 
 
 def _everything(verdict: Verdict) -> Iterator[Finding]:

@@ -51,6 +51,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """What could not be judged, each with what to run next."""
     notes: tuple[Finding, ...] = ()
     """Circumstances that are no failure."""
+    coming: tuple[Finding, ...] = ()
+    """What is not there yet on nodes that come up; ``doctor`` tells it where nothing else is told."""
 
     @property
     def findings(self) -> list[Finding]:
@@ -74,26 +76,51 @@ def judge(evidence: Evidence, signatures: Iterable[Signature]) -> Verdict:
     causes: list[Cause] = []
     unmatched: list[Finding] = []
     notes: list[Finding] = []
+    coming: list[Finding] = []
     for scope in shares.values():
-        starting = pods.starting(scope.objects.get("Pod", ()), now)
-        asked = [each for each in ordered if not _settles(each, starting)]
-        matches = [found for signature in asked if (found := match(signature, scope)) is not None]
-        mine, told = _judged(matches, operator_first)
+        rising = pods.coming_up(scope.objects.get("Pod", ()), now, _born(scope))
+        matches = [found for signature in ordered if (found := match(signature, scope)) is not None]
+        mine, told = _judged([each for each in matches if not _settles(each.signature, rising)], operator_first)
         causes += mine
         notes += told
-        unmatched += _unmatched(scope, mine)
+        unmatched += _unmatched(scope, mine, rising)
+        coming += [_awaited(each) for each in matches if _settles(each.signature, rising)]
     causes = _across(_grouped(causes), operator_first)
     return Verdict(
         causes=tuple(causes),
         unmatched=tuple(findings.grouped(unmatched)),
         unknown=tuple(_unknown(evidence, anything=bool(causes or unmatched))),
         notes=tuple(findings.grouped(notes)),
+        coming=tuple(coming),
     )
 
 
-def _settles(signature: Signature, starting: Layer | None) -> bool:
-    """Whether what a signature shows is how a node looks whose operands start, those of this layer the lowest."""
-    return signature.awaits is not None and starting is not None and starting <= signature.awaits
+def _born(scope: Scope) -> float | None:
+    """When the youngest of a node and the policies of its operands was made."""
+    if not scope.node:
+        return None
+    things = [*scope.objects.get("Node", ()), *scope.whole.objects.get("ClusterPolicy", ())]
+    made = [surveys.moment(str((each.get("metadata") or {}).get("creationTimestamp") or "")) for each in things]
+    return max((each for each in made if each is not None), default=None)
+
+
+def _settles(signature: Signature, rising: Layer | None) -> bool:
+    """Whether what a signature shows is how a node looks that comes up, from this layer on."""
+    return signature.awaits is not None and rising is not None and rising <= signature.awaits
+
+
+def _awaited(found: Match) -> Finding:
+    """What is not as it should be yet, on a node that comes up."""
+    return msgspec.structs.replace(
+        _finding(found),
+        id="waiting",
+        outcome=Outcome.WARN,
+        severity=Severity.WARNING,
+        title=f"{found.signature.title}; its operands have only just been started",
+        cause="normal for a moment while a node comes up, a failure if it stays",
+        fix=("wait a minute or two, and look again",),
+        action=Action.NONE,
+    )
 
 
 def _order(signatures: Iterable[Signature]) -> list[Signature]:
@@ -254,13 +281,17 @@ def nearest(pod: str, container: str) -> Layer:
     return Layer.WORKLOAD
 
 
-def _unmatched(scope: Scope, causes: Sequence[Cause]) -> Iterator[Finding]:
-    """Failing containers of a scope that its cause does not account for: those below it, and with a symptom its own."""
+def _unmatched(scope: Scope, causes: Sequence[Cause], rising: Layer | None) -> Iterator[Finding]:
+    """Failing containers of a scope that its cause does not account for: those below it, and with a symptom its own.
+
+    Validators fail as long as what they validate comes up, from ``rising`` on: that is no failure.
+    """
     below = [rank(cause.finding.layer, False) + cause.symptom for cause in causes]
     limit = min(below, default=len(Layer))
     for pod in scope.objects.get("Pod", ()):
+        since = rising if pods.validates(pod) else None
         for container, how, layer in _failing(pod):
-            if rank(layer, False) < limit:
+            if rank(layer, False) < limit and (since is None or layer < since):
                 yield _unmatched_finding(scope, pod, container, how, layer)
 
 

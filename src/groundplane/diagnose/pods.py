@@ -4,7 +4,7 @@ Pure, on the API's JSON. Operands are known by the labels that NVIDIA's operator
 (contracts/admin-workflow.md 6.2), never by who installed them. What a state means is left to ``engine``.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ..api import names
@@ -135,11 +135,12 @@ def restarted(container: Mapping[str, Any]) -> bool:
 def waiting(of_node: Iterable[Object]) -> Iterator[tuple[Layer, Object]]:
     """A node's operand pods that are not ready, the lowest layer first; of one layer, validators last."""
     found = [(layer, pod) for pod in of_node if (layer := layer_of(pod)) is not None and not ready(pod)]
-    found.sort(key=lambda each: (each[0], _validates(each[1])))
+    found.sort(key=lambda each: (each[0], validates(each[1])))
     yield from found
 
 
-def _validates(pod: Object) -> bool:
+def validates(pod: Object) -> bool:
+    """Whether it is a validator's, which fails as long as a lower layer is not there."""
     return str(seen.labels(pod).get("app") or "").endswith("-validator")
 
 
@@ -149,20 +150,48 @@ DRIVER_STARTING_S: Final = 1800.0
 """A driver that is built on the node takes more: its startup probe allows 21 minutes, after images were pulled."""
 
 
-def starting(of_node: Iterable[Object], now: float | None) -> Layer | None:
-    """The layer whose operand a node still waits for, as the lowest that is not ready: young, and without a failure.
+SETTLING_S: Final = 90.0
+"""Once an operand is ready, what follows from it takes so long: registration, labels, another try of what failed."""
 
-    None if there is none such, or ``now`` (seconds since 1970) is not known.
+
+def coming_up(of_node: Sequence[Object], now: float | None, born: float | None = None) -> Layer | None:
+    """The lowest layer of a node that comes up: what is not there yet from it on is waited for.
+
+    Its operand is not ready, but young and without a failure; or it has only just become ready. A node that has none
+    and was ``born`` lately, or its policy, comes up from the driver on. None if nothing comes up, if the lowest that is
+    not ready fails, or if ``now`` is not known; both are seconds since 1970.
     """
-    layer, pod = next(waiting(of_node), (None, None))
-    if layer is None or pod is None or now is None:
+    if now is None:
         return None
-    since = surveys.moment(str(_mapping(pod, "metadata").get("creationTimestamp") or ""))
+    operands = [(layer, pod) for pod in of_node if (layer := layer_of(pod)) is not None]
+    if not operands:
+        return Layer.DRIVER if born is not None and now - born <= STARTING_S else None
+    found = [layer for layer, pod in operands if _just_ready(pod, now)]
+    lowest, pod = next(waiting(of_node), (None, None))
+    if lowest is not None and pod is not None:
+        found = [layer for layer in found if layer < lowest] + ([lowest] if _starts(lowest, pod, now) else [])
+    return min(found, default=None)
+
+
+def _starts(layer: Layer, pod: Object, now: float) -> bool:
+    since = _moment(_mapping(pod, "metadata").get("creationTimestamp"))
     limit = DRIVER_STARTING_S if layer is Layer.DRIVER else STARTING_S
     if since is None or now - since > limit:
-        return None
-    failed = any(restarted(each) or unwell(each) not in ("", "not ready") for each in statuses(pod))
-    return None if failed else layer
+        return False
+    return not any(restarted(each) or unwell(each) not in ("", "not ready") for each in statuses(pod))
+
+
+def _just_ready(pod: Object, now: float) -> bool:
+    """Whether a pod has become ready a moment ago, not after a failure."""
+    if not ready(pod) or ended(pod) or any(map(restarted, statuses(pod))):
+        return False
+    conditions = [each for each in _mapping(pod, "status").get("conditions") or () if isinstance(each, Mapping)]
+    since = next((_moment(each.get("lastTransitionTime")) for each in conditions if each.get("type") == "Ready"), None)
+    return since is not None and now - since <= SETTLING_S
+
+
+def _moment(text: Any) -> float | None:
+    return surveys.moment(str(text or ""))
 
 
 def statuses(pod: Object) -> Iterator[Mapping[str, Any]]:

@@ -196,7 +196,7 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     up_to: Layer | None = None
     """Of a symptom: the highest layer whose failures can be behind it; its own unless given."""
     awaits: Layer | None = None
-    """Of a symptom: so it also looks while a node's operands up to this layer start; it is none until they had time."""
+    """So it also looks while a node's operands up to this layer come up; until they had time, it is waited for."""
     explains: list[str] = []
     """Symptoms that this one accounts for although it is only ``info``."""
 
@@ -248,8 +248,8 @@ def _check(signature: Signature) -> None:
             for test in tests:
                 _check_test(test)
         _check_tokens(clause.text)
-    if (signature.up_to or signature.awaits) and not signature.symptom:
-        raise ValueError("up_to and awaits go with symptom")
+    if signature.up_to and not signature.symptom:
+        raise ValueError("up_to goes with symptom")
 
 
 def _check_test(test: Test) -> None:
