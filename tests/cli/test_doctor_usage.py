@@ -17,7 +17,7 @@ def run(*argv: str, given: str = "") -> tuple[int, str]:
     ("argv", "told"),
     [
         (("--from", "/nowhere/x"), "/nowhere/x cannot be read: No such file"),
-        (("--from", "-", "--evidence", "-"), "give one of --from and --evidence"),
+        (("--from", "-", "--evidence", "-"), "give one of --from (or --archive) and --evidence"),
         (("--from", "-", "--node", "a"), "go with a live cluster"),
         (("--watch", "-o", "json"), "--watch prints text only"),
         (("--pod", "a/b/c", "--from", "-"), "--pod takes NAMESPACE/NAME"),
@@ -29,8 +29,9 @@ def test_wrong_use_is_named(argv: tuple[str, ...], told: str) -> None:
     assert code == 2 and told in " ".join(text.split())
 
 
-def test_pasted_text_is_judged() -> None:
-    code, text = run("--from", "-", given="Could not resolve Linux kernel version\n")
+@pytest.mark.parametrize("option", ["--from", "--archive"])
+def test_pasted_text_is_judged(option: str) -> None:
+    code, text = run(option, "-", given="Could not resolve Linux kernel version\n")
     assert code == 3 and "[S10]" in text
 
 

@@ -32,6 +32,7 @@ COLOURS = {"head": "bold", "bad": "red", "warn": "yellow", "good": "green", "dim
 @click.option("-w", "--watch", is_flag=True, help="Follow the cluster; told anew when the verdict changes.")
 @click.option(
     "--from",
+    "--archive",
     "source",
     metavar="FILE|DIR|-",
     help="Judge an archive, a must-gather directory, a bug report, or any text from a ticket, instead of a cluster.",
@@ -47,6 +48,10 @@ COLOURS = {"head": "bold", "bad": "red", "warn": "yellow", "good": "green", "dim
 )
 @click.option("--exec/--no-exec", "look", default=True, show_default=True, help="Look at sick nodes in operand pods.")
 @click.option("--log-lines", type=click.IntRange(1, 100_000), default=200, show_default=True, help="Of each log.")
+@click.option(
+    "--timeout", "within_s", type=click.FloatRange(1), default=120.0, show_default=True,
+    help="Seconds for all that is read of a cluster; the rest is told as unknown.",
+)  # fmt: skip
 @click.option("-a", "--all", "everything", is_flag=True, help="Fold nothing: all nodes, evidence, consequences.")
 @reach.output_option
 @reach.html_option
@@ -62,6 +67,7 @@ def command(
     site: tuple[Path, ...],
     look: bool,
     log_lines: int,
+    within_s: float,
     everything: bool,
     output: str,
     html: Path | None,
@@ -81,7 +87,7 @@ def command(
     if source is not None or document is not None:
         evidence = _given(source, document, named)
     else:
-        evidence = _live(kubeconfig, context, namespace, nodes, named, look, log_lines)
+        evidence = _live(kubeconfig, context, namespace, nodes, named, look, log_lines, within_s)
     _tell(evidence, known, named, everything, output, html)
 
 
@@ -95,7 +101,7 @@ def _check(
     html: Path | None,
 ) -> None:
     if source is not None and document is not None:
-        raise click.UsageError("give one of --from and --evidence")
+        raise click.UsageError("give one of --from (or --archive) and --evidence")
     given = source is not None or document is not None
     if given and (watch or nodes):
         raise click.UsageError("--watch and --node go with a live cluster, not with --from or --evidence")
@@ -182,6 +188,7 @@ def _live(
     pod: tuple[str, str] | None,
     look: bool,
     log_lines: int,
+    within_s: float,
 ) -> "Evidence":
     from ..cluster.client import Client
     from ..diagnose import collect
@@ -199,6 +206,7 @@ def _live(
                     exec=look,
                     look=_looker(client, namespace, tell),
                     log_lines=log_lines,
+                    within_s=within_s,
                     tell=tell,
                 )
 

@@ -44,6 +44,8 @@ LOGS_ALIKE: Final = 40
 LOGS_MOST: Final = 400
 NODES_LOOKED_AT: Final = 24
 """Nodes that are looked at from inside when none is named."""
+WITHIN_S: Final = 120.0
+"""Seconds for all that is read live; what is there by then is judged."""
 EVENT_AGE_S: Final = 3600.0
 """Warnings about nodes are news for so long; those about pods, as long as the pod is not well."""
 EVENTS_A_THING: Final = 20
@@ -78,6 +80,7 @@ async def examine(
     exec: bool = True,
     look: Look | None = None,
     log_lines: int = LOG_LINES,
+    within_s: float = WITHIN_S,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Evidence:
     """Evidence of a live cluster.
@@ -90,23 +93,31 @@ async def examine(
         exec: whether nodes may be looked at from inside, with ``look``.
         look: finds facts of nodes out (``admin.nodelook``); without it there are none.
         log_lines: last lines of each log that are read.
+        within_s: seconds for all of it, half of them for objects, so that what hangs leaves time for the rest; what
+            was not read by then ends in ``missing``.
         tell: hears what is being done, a few words at a time.
 
     Raises what :func:`~.survey.live` raises; all else that cannot be read ends in ``missing``.
     """
+    begin = asyncio.get_running_loop().time()
     tell("reading the cluster's objects")
-    survey = await surveys.live(client, KINDS, namespace=namespace)
+    survey = await surveys.live(client, KINDS, namespace=namespace, within_s=within_s / 2)
     wishes = wanted_logs(survey, nodes=nodes, pod=pod)
     tell(f"reading {len(wishes.wanted)} logs of what is not well")
-    logs, missing = await read_logs(client, wishes.wanted, log_lines)
+    logs, missing = await read_logs(client, wishes.wanted, log_lines, begin + within_s * 3 / 4)
     facts: tuple[NodeFacts, ...] = ()
     kernel: tuple[KernelLog, ...] = ()
     looked = list(nodes) or sick_nodes(survey)[:NODES_LOOKED_AT]
     if exec and look is not None and looked:
         tell(f"looking at {len(looked)} nodes from inside")
-        found = await look(looked)
-        facts, kernel = tuple(found.facts.values()), tuple(found.kernel)
-        missing += [f"node {node} could not be looked at from inside: {why}" for node, why in found.unread.items()]
+        try:
+            async with asyncio.timeout_at(begin + within_s):
+                found = await look(looked)
+        except TimeoutError:
+            missing.append(f"{len(looked)} nodes could not be looked at from inside: {_LATE}")
+        else:
+            facts, kernel = tuple(found.facts.values()), tuple(found.kernel)
+            missing += [f"node {node} could not be looked at from inside: {why}" for node, why in found.unread.items()]
     missing = [*wishes.left_out, *missing]
     return of_survey(survey, logs=logs, facts=facts, kernel=kernel, nodes=nodes, pod=pod, missing=missing)
 
@@ -453,44 +464,72 @@ def _worth_reading(
             yield status, how or "ready"
 
 
-async def read_logs(client: "Client", wishes: Sequence[Wish], lines: int = LOG_LINES) -> tuple[list[Log], list[str]]:
-    """The logs, and sentences about those that could not be read; a log that is not there is no trouble."""
+_LATE: Final = "the time was over (--timeout gives more)"
+
+
+class _Trouble(NamedTuple):
+    """Why a log could not be read. Those of one node that failed in one way are told once, with the first's words."""
+
+    node: str
+    way: str
+    why: str
+
+
+async def read_logs(
+    client: "Client", wishes: Sequence[Wish], lines: int = LOG_LINES, until: float | None = None
+) -> tuple[list[Log], list[str]]:
+    """The logs, and sentences about those that could not be read; a log that is not there is no trouble.
+
+    ``until`` is a time of the loop's clock, after which no log is waited for.
+    """
     gate = asyncio.Semaphore(LOGS_AT_ONCE)
 
-    async def one(wish: Wish) -> Log | str | None:
+    async def one(wish: Wish) -> Log | _Trouble | None:
         async with gate:
-            return await _read(client, wish, lines)
+            return await _read(client, wish, lines, until)
 
     results = await asyncio.gather(*map(one, wishes))
-    troubles = Counter(each for each in results if isinstance(each, str))
-    told = [
-        f"{count} log{'s' if count > 1 else ''} could not be read: {why}" for why, count in sorted(troubles.items())
-    ]
-    return [each for each in results if isinstance(each, Log)], told
+    return [each for each in results if isinstance(each, Log)], list(
+        _told([each for each in results if isinstance(each, _Trouble)])
+    )
+
+
+def _told(troubles: Sequence[_Trouble]) -> Iterator[str]:
+    counted = Counter((each.node, each.way) for each in troubles)
+    first = {(each.node, each.way): each.why for each in reversed(troubles)}
+    for (node, way), count in sorted(counted.items()):
+        of_node = f" of node {node}" if node else ""
+        yield f"{count} log{'s' if count > 1 else ''}{of_node} could not be read: {first[node, way]}"
 
 
 _NO_LOG: Final = frozenset({400, 404})
 """What the API server answers when the pod has gone, or the container has no such run."""
 
 
-async def _read(client: "Client", wish: Wish, lines: int) -> Log | str | None:
+async def _read(client: "Client", wish: Wish, lines: int, until: float | None) -> Log | _Trouble | None:
     kept: list[str] = []
     size = 0
     try:
-        async for line in client.logs(
-            wish.pod, wish.namespace, container=wish.container, previous=wish.previous, tail_lines=lines
-        ):
-            kept.append(line)
-            size += len(line)
-            while size > LOG_BYTES and len(kept) > 1:
-                size -= len(kept.pop(0))
-            if size > LOG_BYTES:
-                kept, size = [line[-LOG_BYTES:]], LOG_BYTES
+        async with asyncio.timeout_at(until):
+            async for line in client.logs(
+                wish.pod, wish.namespace, container=wish.container, previous=wish.previous, tail_lines=lines
+            ):
+                kept.append(line)
+                size += len(line)
+                while size > LOG_BYTES and len(kept) > 1:
+                    size -= len(kept.pop(0))
+                if size > LOG_BYTES:
+                    kept, size = [line[-LOG_BYTES:]], LOG_BYTES
+    except TimeoutError:
+        if not kept:
+            return _Trouble("", _LATE, _LATE)
     except errors.ClusterError as error:
         if isinstance(error, errors.ApiError) and error.code in _NO_LOG:
             return None
-        lacking = permissions.missing(error)
-        return permissions.tell(permissions.Denied(each) for each in lacking) if lacking else str(error)
+        if lacking := permissions.missing(error):
+            told = permissions.tell(permissions.Denied(each) for each in lacking)
+            return _Trouble("", told, told)
+        return _Trouble(wish.node, type(error).__name__, str(error))
     return Log(
         text="\n".join(kept),
         pod=wish.pod,

@@ -7,7 +7,7 @@ read stands in :attr:`Survey.unread` with the reason, and is never taken for emp
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -239,6 +239,8 @@ def _ordered(items: Iterable[Object]) -> tuple[Object, ...]:
 
 PAGE: Final = 500
 """Objects of an answer; a listing of thousands is read in pages so that memory holds one page of raw text."""
+ANSWER_S: Final = 30.0
+"""A server that says nothing for so long when it is asked for its version will not answer anything."""
 _OBJECT: Final = msgspec.json.Decoder(Object)
 
 
@@ -248,16 +250,19 @@ async def live(
     *,
     namespace: str = OPERATOR_NAMESPACE,
     tell: Callable[[str, int], None] = lambda _plural, _count: None,
+    within_s: float | None = None,
 ) -> Survey:
     """Survey a cluster: one listing a kind, all at once; ``tell`` hears of each kind that has been read.
 
-    A kind that may not be read, or whose server does not answer, ends in :attr:`Survey.unread`. Raises
-    :class:`~groundplane.cluster.errors.Unauthorized` and :class:`~groundplane.cluster.errors.ConnectionLost` when
-    nothing at all can be read.
+    A kind that may not be read, whose server does not answer, or whose answer takes more than ``within_s`` seconds,
+    ends in :attr:`Survey.unread`. Raises :class:`~groundplane.cluster.errors.Unauthorized` and
+    :class:`~groundplane.cluster.errors.ConnectionLost` when nothing at all can be read.
     """
     wanted = list(dict.fromkeys(plurals))
-    version = await _version(client)
-    results = await asyncio.gather(*(_read(client, KINDS[plural], namespace, tell) for plural in wanted))
+    version = await _version(client, min(ANSWER_S, within_s or ANSWER_S))
+    results = await asyncio.gather(
+        *(_in_time(KINDS[plural].kind, _read(client, KINDS[plural], namespace, tell), within_s) for plural in wanted)
+    )
     objects: dict[str, tuple[Object, ...]] = {}
     absent: set[str] = set()
     unread: dict[str, str] = {}
@@ -279,10 +284,23 @@ async def live(
     )
 
 
-async def _version(client: "Client") -> str:
+async def _in_time(
+    kind: Kind, reading: Awaitable[tuple[Object, ...] | str | None], within_s: float | None
+) -> tuple[Object, ...] | str | None:
+    try:
+        async with asyncio.timeout(within_s):
+            return await reading
+    except TimeoutError:
+        return f"{kind.resource} could not be read: no end of the answer within {within_s:g} s"
+
+
+async def _version(client: "Client", within_s: float) -> str:
     """The server's version; empty if it may not be asked. It is also the proof that there is a server at all."""
     try:
-        answer = await client.raw("GET", "/version")
+        async with asyncio.timeout(within_s):
+            answer = await client.raw("GET", "/version")
+    except TimeoutError:
+        raise errors.ConnectionLost(f"{client.config.server} said nothing for {within_s:g} s") from None
     except (errors.Unauthorized, errors.ConnectionLost):
         raise
     except errors.ClusterError:
