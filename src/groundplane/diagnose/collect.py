@@ -253,15 +253,18 @@ def platform(survey: Survey) -> str:
     if survey.of_kind("clusterversions"):
         return "openshift"
     nodes = survey.of_kind("nodes")
-    first = nodes[0] if nodes else {}
-    kubelet = str(((first.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or "")
+    versions = {survey.version, *map(_kubelet, nodes)}
     for sign, name in _PLATFORMS:
-        if sign in survey.version or sign in kubelet:
+        if any(sign in version for version in versions):
             return name
     for begin, name in _PLATFORM_LABELS:
-        if any(label.startswith(begin) for label in seen.labels(first)):
+        if any(label.startswith(begin) for label in seen.labels(nodes[0] if nodes else {})):
             return name
     return "kubernetes"
+
+
+def _kubelet(node: Object) -> str:
+    return str(((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion") or "")
 
 
 def _release(survey: Survey) -> str:

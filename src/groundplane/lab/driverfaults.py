@@ -149,18 +149,28 @@ def _awake(daemon: daemons.Daemon) -> Change:
     return change
 
 
-def _mellanox(host: SimulatedHost) -> None:
+def mellanox(host: SimulatedHost) -> None:
+    """Put a network card on the bus that GPUDirect RDMA works with."""
     for name, value in (("vendor", "0x15b3"), ("device", "0x101d"), ("class", "0x020700")):
         host.root.write_atomic(f"{_CARD}/{name}", value + "\n")
 
 
+def no_mellanox(host: SimulatedHost) -> None:
+    """Take the card and its driver away."""
+    host.root.remove(_CARD)
+    host.root.remove(MOFED_READY)
+    for module in ("nvidia_peermem", *reversed(PREREQUISITES)):
+        host.unload_module(module)
+
+
 def _peermem_missing(host: SimulatedHost) -> None:
-    _mellanox(host)
-    _network_driver(host)
+    mellanox(host)
+    network_driver(host)
     host.unload_module("nvidia_peermem")
 
 
-def _network_driver(host: SimulatedHost) -> None:
+def network_driver(host: SimulatedHost) -> None:
+    """Install the card's driver."""
     for module in PREREQUISITES:
         host.load_module(module)
     host.root.write_atomic(MOFED_READY, "")
@@ -171,7 +181,7 @@ def _peermem_loaded(host: SimulatedHost) -> None:
 
 
 def _nvlink5(host: SimulatedHost) -> None:
-    _mellanox(host)
+    mellanox(host)
     host.root.write_atomic(_SWITCH_CARD, "simulated SW_MNG\n")
     for module in PREREQUISITES:
         host.unload_module(module)
@@ -332,7 +342,7 @@ FAULTS: Final[Mapping[str, Fault]] = {
         "waiting for the mlx5_core and ib_umad kernel modules to be loaded",
         "the network's driver is missing, without which NVLink 5 is not managed: install it",
         _nvlink5,
-        _network_driver,
+        network_driver,
     ),
     **{
         name: Fault(

@@ -28,6 +28,7 @@ from ..node.devices.simulated import Machine, describe
 from ..node.hostroot import HostRoot
 from ..node.ownprocess import DEVICES
 from ..node.resources import MIG_MINORS
+from ..node.toolkit.runtimes.distributions import DISTRIBUTIONS
 from . import driverfiles
 from .kernelmodules import CLIENT_MODULES, DISTRIBUTION, KernelModules, Module
 from .kernelmodules import HostError as HostError
@@ -41,6 +42,9 @@ DRIVER_ROOT = "/run/nvidia/driver"
 CORE_MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 CONTROL_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 NVIDIA_VENDOR = "0x10de"
+DEVICE_LINKS, GPU_MAJOR = "/dev/char", 195
+"""By which systemd finds devices; the lab's machines have them with their device nodes, as those are plain files."""
+RULES_DROPPED = "/run/groundplane/rules-dropped"
 MIG_INSTANCES, MIG_COMPUTES = 15, 8
 """GPU instances a GPU, and compute instances a GPU instance, for which the driver has capabilities."""
 DESCRIPTION = "/var/lib/groundplane/node.json"
@@ -165,14 +169,15 @@ class SimulatedHost:
         root.write_atomic(kernelmessages.PATH, "")
         self.say(f"Linux version {self.kernel} (simulated) (groundplane)", level=5)
         for gpu in self.gpus:
-            self._write_pci(gpu)
+            self.write_pci(gpu)
         if spec.host_driver and self.gpus:
             for module in CORE_MODULES:
                 self.load_module(module, version=spec.host_driver)
             self.create_device_nodes()
         self.read_runtime()
 
-    def _write_pci(self, gpu: Gpu) -> None:
+    def write_pci(self, gpu: Gpu) -> None:
+        """Have a GPU on the bus."""
         folder = f"/sys/bus/pci/devices/{gpu.pci_address}"
         for name, value in (
             ("vendor", NVIDIA_VENDOR),
@@ -287,6 +292,8 @@ class SimulatedHost:
             self.root.write_atomic(f"/dev/{name}", "")
         for gpu in self.gpus:
             self.root.write_atomic(gpu.device_node, "")
+        for gpu in self.gpus:
+            self.root.symlink(f"{DEVICE_LINKS}/{GPU_MAJOR}:{gpu.index}", f"..{gpu.device_node.removeprefix('/dev')}")
         minors = dict(_capabilities(self.gpus))
         for card, device in self.machine.read().placed():
             instance = f"gpu{card.gpu.minor}/gi{device.gi}"
@@ -299,8 +306,22 @@ class SimulatedHost:
 
     def remove_device_nodes(self) -> None:
         """Remove all NVIDIA device nodes."""
-        for path in self.device_nodes():
+        for path in (*self.device_nodes(), *self.root.glob(f"{DEVICE_LINKS}/{GPU_MAJOR}:*")):
             self.root.remove(path)
+
+    def reload_units(self) -> None:
+        """Have systemd read its units again, which writes the device rules of all containers anew.
+
+        It finds devices by their links in /dev/char, and drops rules of those that have none.
+        """
+        linked = {path.rpartition(":")[2] for path in self.root.glob(f"{DEVICE_LINKS}/{GPU_MAJOR}:*")}
+        if any(str(gpu.index) not in linked for gpu in self.gpus):
+            self.root.write_atomic(RULES_DROPPED, f"{self.rules_dropped + 1}\n")
+
+    @property
+    def rules_dropped(self) -> int:
+        """How often systemd has dropped GPUs from the device rules of the containers that ran then."""
+        return int(self.root.read_text(RULES_DROPPED)) if self.root.exists(RULES_DROPPED) else 0
 
     # --- container runtime --------------------------------------------------------------------------------------------
 
@@ -407,9 +428,13 @@ def _toml(root: HostRoot, path: str) -> dict[str, Any]:
         ) from error
 
 
-def containerd_configuration(root: HostRoot) -> dict[str, Any]:
-    """What containerd 2.2 would have in force, as version 3: its file and what that imports, one over the other."""
-    path = "/etc/containerd/config.toml"
+CONTAINERD_FILE = "/etc/containerd/config.toml"
+K3S_FILE = next(each.config for each in DISTRIBUTIONS if each.name == "K3s")
+"""Where K3s keeps the configuration of its own containerd; a machine that has it runs that one."""
+
+
+def containerd_configuration(root: HostRoot, path: str = CONTAINERD_FILE) -> dict[str, Any]:
+    """What containerd 2.2 would have in force, as version 3: a file and what that imports, one over the other."""
     top = _toml(root, path) if root.exists(path) else {}
     merged: dict[str, Any] = {}
     for document in (top, *(_toml(root, found) for pattern in top.get("imports", []) for found in root.glob(pattern))):
@@ -431,7 +456,8 @@ def _over(below: Any, above: Any) -> Any:
 
 
 def _containerd(root: HostRoot) -> dict[str, dict[str, Any]]:
-    runtimes = containerd_configuration(root)["plugins"][_CONTAINERD_TABLE]["containerd"]["runtimes"]
+    own = K3S_FILE if root.exists(K3S_FILE) else CONTAINERD_FILE
+    runtimes = containerd_configuration(root, own)["plugins"][_CONTAINERD_TABLE]["containerd"]["runtimes"]
     return {name: {"binary": table.get("options", {}).get("BinaryName", "")} for name, table in runtimes.items()}
 
 

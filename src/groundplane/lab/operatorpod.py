@@ -4,9 +4,11 @@ and service account, over HTTP. Probes are answered on the ports that the argume
 
 import msgspec
 
+from ..cluster import kinds
 from ..cluster.client import Client
 from ..cluster.errors import ClusterError, ConfigError
 from ..operator import manage_crds, process, settings
+from .amounts import exact
 from .programs import ContainerContext, Response
 
 USER_AGENT = "gpu-operator"
@@ -23,6 +25,18 @@ async def _answers(_path: str) -> Response:
     return Response(200, "ok\n")
 
 
+FOOTPRINT_MIB, NODE_KIB = 80, 64
+"""Memory that the operator needs: by itself, and for each node."""
+
+
+def _need(ctx: ContainerContext, nodes: int) -> None:
+    """Raises MemoryError, as the kernel kills what goes over its limit."""
+    limit = ((ctx.container.spec.get("resources") or {}).get("limits") or {}).get("memory")
+    needs = (FOOTPRINT_MIB << 20) + nodes * (NODE_KIB << 10)
+    if limit is not None and exact(limit) < needs:
+        raise MemoryError(f"{needs} bytes are needed, the limit is {limit}")
+
+
 async def operator(ctx: ContainerContext) -> int:
     """``gpu-operator``, until it is asked to end."""
     try:
@@ -35,6 +49,7 @@ async def operator(ctx: ContainerContext) -> int:
     here = msgspec.structs.replace(chosen, metrics_address="127.0.0.1:0", health_address="127.0.0.1:0")
     try:
         async with _client(ctx, USER_AGENT) as client:
+            _need(ctx, len((await client.list(kinds.NODE)).items))
             await process.run(here, client, stop=ctx.stopping)
     except (ClusterError, OSError) as error:
         ctx.error(f"stopped: {error}")

@@ -151,11 +151,19 @@ class Container:
     """The containers whose processes this one sees besides its own."""
     identity: Callable[[], Config] | None = None
     """How the pod's service account reaches the API server over HTTP, where there is such a server."""
+    device_rules: int = 0
+    """How often the host's systemd had dropped GPUs when the container was made (`SimulatedHost.rules_dropped`)."""
     _running: dict[int, Signalled] = field(default_factory=dict)
     _mounted_at: dict[str, Mount] = field(init=False)
 
     def __post_init__(self) -> None:
         self._mounted_at = {mount.at.rstrip("/"): mount for mount in self.mounts}
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether its GPUs were taken from its device rules; a privileged container may use all devices."""
+        privileged = bool((self.spec.get("securityContext") or {}).get("privileged"))
+        return bool(self.gpus) and not privileged and self.host.rules_dropped > self.device_rules
 
     @contextlib.contextmanager
     def runs(self, process: Signalled) -> Iterator[None]:

@@ -10,11 +10,21 @@ from . import machine, objects
 from .entries import board, driver, settings, unpullable, xid
 from .machine import at, image
 from .model import Fault
-from .objects import DISCOVERY, DRIVER, EXPORTER, PLUGIN, VALIDATOR, both, then
+from .objects import DISCOVERY, DRIVER, EXPORTER, PAUSE, PLUGIN, VALIDATOR, both, then
 from .on import ANY, CONTAINER, OLD, OTHER, OWN, RED_HAT
 
 _DRIVER_IMAGE: Final = "nvcr.io/nvidia/driver:*"
+_RDMA: Final[Mapping[objects.Path, Any]] = {
+    ("driver", "rdma", "enabled"): True,
+    ("driver", "upgradePolicy", "autoUpgrade"): False,  # the other nodes keep their driver
+}
+_NO_DRAIN: Final[Mapping[objects.Path, Any]] = {
+    ("driver", "upgradePolicy", "autoUpgrade"): False,
+    ("driver", "manager", "env"): [{"name": "ENABLE_AUTO_DRAIN", "value": "false"}],
+}
 _PRECOMPILED: Final[Mapping[objects.Path, Any]] = {("driver", "usePrecompiled"): True, ("driver", "version"): "595"}
+
+_KARPENTER: Final = "karpenter.k8s.aws/instance-gpu-manufacturer"
 
 LOWER: Final[Mapping[str, Fault]] = {
     # L0
@@ -26,6 +36,14 @@ LOWER: Final[Mapping[str, Fault]] = {
         then(machine.recovered, PLUGIN, VALIDATOR, DISCOVERY, EXPORTER),
         ANY,
     ),
+    "gpu-not-passed-through": Fault(
+        Layer.HARDWARE,
+        "a node made from a type of instance with GPUs has none on its bus",
+        ("S01",),
+        both(at(machine.off_the_machine), objects.label(_KARPENTER, "nvidia")),
+        both(at(machine.on_the_machine), objects.label(_KARPENTER, None)),
+        ANY,
+    ),
     "double-bit-error": xid(48, "a double bit error of its memory", ("S28",)),
     "row-remap-failed": xid(64, "a row of its memory could not be remapped", ("S28",)),
     "row-remapped": xid(63, "a row of its memory is to be remapped", ("S28",)),
@@ -35,6 +53,10 @@ LOWER: Final[Mapping[str, Fault]] = {
     "unrecovered-memory-error": xid(140, "a memory error that is not recovered", ("S28",)),
     "nvlink-error": xid(74, "an error of NVLink", ("XID-WORKFLOW",)),
     "gpu-halted": xid(62, "its own controller halted", ("XID-RESET-GPU",)),
+    "auxiliary-power": xid(54, "its board has no auxiliary power", ("XID-CHECK-MECHANICS",)),
+    "controller-warning": xid(61, "its own controller warns of an error in it", ("XID-SUPPORT",)),
+    "key-rotation-failed": xid(151, "a virtual machine's keys could not be changed", ("XID-RESTART-VM",)),
+    "pcie-timeout": xid(167, "PCIe did not answer in time", ("XID-NONE",)),
     "inforom-corrupt": board("inforom", "the InfoROM of a GPU is corrupt", "S26"),
     "power-cable": board("power", "the board of a GPU lacks external power", "RC08"),
     "interrupts": board("interrupts", "the interrupts of a GPU do not arrive", "RC10"),
@@ -169,9 +191,49 @@ LOWER: Final[Mapping[str, Fault]] = {
         CONTAINER,
     ),
     "gsp-timeout": xid(119, "its system processor does not answer", ("S27",), Layer.DRIVER),
+    "virtual-gpu-not-started": xid(78, "a virtual GPU could not be started", ("XID-UPDATE",), Layer.DRIVER),
     "gsp-error": xid(120, "its system processor failed", ("S27",), Layer.DRIVER),
     "nvlink5-prerequisites": driver(
         "nvlink5-prerequisites", Layer.DRIVER, "NVLink 5 lacks the network's driver", ("D08",), CONTAINER
+    ),
+    "network-driver-missing": Fault(
+        Layer.DRIVER,
+        "GPUDirect RDMA is on, and the network cards' driver is not installed",
+        ("D07",),
+        both(at(machine.network_card), objects.policy(_RDMA), objects.driver_anew()),
+        both(at(machine.no_network_card), objects.policy_back(*_RDMA), objects.driver_anew()),
+        CONTAINER,
+        cluster=True,
+    ),
+    "peermem-not-loaded": Fault(
+        Layer.DRIVER,
+        "GPUDirect RDMA is on, and the GPU driver's module for it was taken away",
+        ("D11",),
+        both(
+            at(machine.network_card),
+            at(machine.network_driver),
+            objects.policy(_RDMA),
+            objects.driver_anew(),
+            objects.ready(DRIVER),
+            at(machine.no_peermem),
+        ),
+        both(at(machine.no_network_card), objects.policy_back(*_RDMA), objects.driver_anew()),
+        CONTAINER,
+        cluster=True,
+    ),
+    "gpu-pods-hold-driver": Fault(
+        Layer.DRIVER,
+        "a pod that nobody manages uses a GPU, and the driver manager may not drain the node",
+        ("D05",),
+        both(
+            objects.workload("holder", PAUSE, {names.GPU_RESOURCE: "1"}),
+            objects.runs("holder"),
+            objects.policy(_NO_DRAIN),
+            objects.driver_anew(),
+        ),
+        both(objects.no_workload("holder"), objects.policy_back(*_NO_DRAIN), objects.driver_anew()),
+        CONTAINER,
+        cluster=True,
     ),
     "host-driver-installed": Fault(
         Layer.DRIVER,

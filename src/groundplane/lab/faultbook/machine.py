@@ -8,13 +8,14 @@ from ...node.devices.kernelmessages import PATH as KERNEL_LOG
 from .. import driverfaults, driverfiles, pulls
 from ..driver import modules
 from ..driver.packages import Repository
-from ..host import SimulatedHost
-from ..shell.hostcommands import STATES, UNITS
+from ..host import DEVICE_LINKS, GPU_MAJOR, K3S_FILE, SimulatedHost
+from ..shell.hostcommands import OFF_PATH, STATES, UNITS
 from .model import Act, Where
 
 Change = Callable[[SimulatedHost], None]
 
 FABRIC_MANAGER: Final = "nvidia-fabricmanager"
+PCI: Final = "/sys/bus/pci/devices"
 RUNTIME_FILE: Final = "/etc/containerd/config.toml"
 KEPT: Final = "/var/lib/groundplane/kept"
 """Where what was at a place before a fault is kept, as a backup."""
@@ -87,6 +88,20 @@ def no_fabric(host: SimulatedHost) -> None:
     host.root.remove(f"{UNITS}/{FABRIC_MANAGER}.service")
     host.root.remove(f"{STATES}/{FABRIC_MANAGER}")
     fabric(None)(host)
+
+
+def off_the_machine(host: SimulatedHost) -> None:
+    """No GPU is passed to the machine: its bus has none."""
+    for gpu in host.gpus:
+        host.machine.remove(gpu.uuid)
+        host.root.remove(f"{PCI}/{gpu.pci_address}")
+
+
+def on_the_machine(host: SimulatedHost) -> None:
+    """All GPUs are passed to the machine."""
+    for gpu in host.gpus:
+        host.machine.restore(gpu.uuid)
+        host.write_pci(gpu)
 
 
 # --- kernel -----------------------------------------------------------------------------------------------------------
@@ -167,6 +182,27 @@ def remove_driver(host: SimulatedHost) -> None:
     host.root.remove(names.DRIVER_STATE_FILE)
 
 
+def network_card(host: SimulatedHost) -> None:
+    """A network card that can write into GPUs' memory is on the bus."""
+    driverfaults.mellanox(host)
+
+
+def no_network_card(host: SimulatedHost) -> None:
+    """The card, and what its driver loaded, are gone."""
+    driverfaults.no_mellanox(host)
+
+
+def network_driver(host: SimulatedHost) -> None:
+    """The card's driver is installed."""
+    driverfaults.network_driver(host)
+
+
+def no_peermem(host: SimulatedHost) -> None:
+    """The GPU driver's module that opens its memory to the network is unloaded, and its file removed."""
+    host.unload_module("nvidia_peermem")
+    host.root.remove(names.DRIVER_ROOT + modules.file(host.kernel, modules.PEERMEM))
+
+
 # --- runtime ----------------------------------------------------------------------------------------------------------
 def replace(path: str, text: str | None) -> Change:
     """A file has another text, or is removed; what was there is kept."""
@@ -191,6 +227,44 @@ def put_back(path: str) -> Change:
             host.root.remove(KEPT + path)
 
     return change
+
+
+def off_path(command: str | None) -> Change:
+    """A command of the machine is in no folder of the PATH, or all are."""
+
+    def change(host: SimulatedHost) -> None:
+        if command is None:
+            host.root.remove(OFF_PATH)
+        else:
+            host.root.write_atomic(OFF_PATH, command + "\n")
+
+    return change
+
+
+def drop_rules(host: SimulatedHost) -> None:
+    """Nobody made the GPUs' links in /dev/char, and systemd was asked to read its units again."""
+    for path in host.root.glob(f"{DEVICE_LINKS}/{GPU_MAJOR}:*"):
+        host.root.remove(path)
+    host.reload_units()
+
+
+def links(host: SimulatedHost) -> None:
+    """The GPUs' links in /dev/char are there."""
+    host.create_device_nodes()
+
+
+def k3s(host: SimulatedHost) -> None:
+    """The node is one of K3s, whose containerd has its configuration elsewhere; the usual one is there too."""
+    host.root.write_atomic(
+        K3S_FILE, 'version = 3\n\n[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]\n'
+    )
+    host.restart_runtime()
+
+
+def no_k3s(host: SimulatedHost) -> None:
+    """The node is one with a containerd of its own again."""
+    host.root.remove(K3S_FILE)
+    host.restart_runtime()
 
 
 def image(pattern: str, answer: str | None) -> Change:

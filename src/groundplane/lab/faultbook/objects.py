@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from ...api import crd, names
 from ...cluster import kinds
+from ...cluster.client import PatchType
 from ...cluster.errors import AlreadyExists, NotFound
 from ..host import SimulatedHost
 from ..kubelet import features
@@ -25,7 +27,10 @@ EXPORTER: Final = "nvidia-dcgm-exporter"
 MIG: Final = "nvidia-mig-manager"
 WORKLOAD_NAMESPACE: Final = "default"
 WORKLOAD: Final = "lab-fault"
-FEATURES: Final = "feature.node.kubernetes.io/"
+PAUSE: Final = "registry.k8s.io/pause:3.10"
+PATIENCE_S: Final = 60.0
+"""Real seconds that something of the cluster is waited for, without which a fault cannot be brought about."""
+AGAIN_S: Final = 0.1
 
 
 def both(*acts: Act) -> Act:
@@ -81,6 +86,39 @@ async def restarted(where: Where, apps: Sequence[str]) -> None:
                 await where.client.delete(kinds.POD, pod["metadata"]["name"], where.namespace, grace_period_s=1)
             except NotFound:
                 continue
+
+
+def ready(app: str) -> Act:
+    """An operand's pod on the node is ready again, one that is not being deleted."""
+
+    async def act(where: Where) -> None:
+        async def done() -> bool:
+            found = await where.client.list(
+                kinds.POD, where.namespace, labels=f"app={app}", fields=f"spec.nodeName={where.node}"
+            )
+            return any(map(_ready, found.items)) and not any(map(_leaving, found.items))
+
+        await until(done, f"no pod of {app} is ready on {where.node}")
+
+    return act
+
+
+async def until(done: Callable[[], Awaitable[bool]], otherwise: str) -> None:
+    """Wait for something that comes by itself. Raises TimeoutError, which says what is ``otherwise``."""
+    end = time.monotonic() + PATIENCE_S
+    while not await done():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{otherwise} after {PATIENCE_S:g} s")
+        await asyncio.sleep(AGAIN_S)
+
+
+def _ready(pod: Mapping[str, Any]) -> bool:
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _leaving(pod: Mapping[str, Any]) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 # --- Settings ---------------------------------------------------------------------------------------------------------
@@ -193,9 +231,7 @@ def no_node_taint(key: str) -> Act:
 async def no_discovery(where: Where) -> None:
     """Node feature discovery ends on all nodes, and takes its labels along, as when it is uninstalled."""
     for node in (await where.client.list(kinds.NODE)).items:
-        kept = {key: None for key in node["metadata"].get("labels") or {} if key.startswith(FEATURES)}
-        annotations = {features.SWITCHED_OFF: "true"}
-        body = {"metadata": {"labels": kept, "annotations": annotations}}
+        body = {"metadata": {"annotations": {features.SWITCHED_OFF: "true"}}}
         await where.client.patch(kinds.NODE, node["metadata"]["name"], body)
 
 
@@ -235,18 +271,21 @@ async def new_definition(where: Where) -> None:
 
 # --- The device plugin's configurations -------------------------------------------------------------------------------
 _CONFIGURATIONS: Final = "lab-plugin-configurations"
-_PLAIN: Final = "version: v1\n"
 _CONFIG: Final[Mapping[tuple[str, ...], Any]] = {
     ("devicePlugin", "config"): {"name": _CONFIGURATIONS, "default": "plain"}
 }
 
 
-async def plugin_configurations(where: Where) -> None:
-    """The policy names a ConfigMap of configurations, of which one is the default."""
-    body = {"metadata": {"name": _CONFIGURATIONS, "namespace": where.namespace}, "data": {"plain": _PLAIN}}
-    with contextlib.suppress(AlreadyExists):
-        await where.client.create(kinds.CONFIG_MAP, body)
-    await policy(_CONFIG)(where)
+def plugin_configurations(default: str = "version: v1\n") -> Act:
+    """The policy names a ConfigMap of configurations, of which this one is the default."""
+
+    async def act(where: Where) -> None:
+        body = {"metadata": {"name": _CONFIGURATIONS, "namespace": where.namespace}, "data": {"plain": default}}
+        with contextlib.suppress(AlreadyExists):
+            await where.client.create(kinds.CONFIG_MAP, body)
+        await policy(_CONFIG)(where)
+
+    return act
 
 
 async def no_plugin_configurations(where: Where) -> None:
@@ -254,6 +293,93 @@ async def no_plugin_configurations(where: Where) -> None:
     await policy_back(*_CONFIG)(where)
     with contextlib.suppress(NotFound):
         await where.client.delete(kinds.CONFIG_MAP, _CONFIGURATIONS, where.namespace)
+
+
+# --- MIG layouts ------------------------------------------------------------------------------------------------------
+_LAYOUTS: Final = "lab-mig-layouts"
+_LAYOUT: Final[Mapping[tuple[str, ...], Any]] = {("migManager", "config", "name"): _LAYOUTS}
+
+
+def mig_layouts(text: str) -> Act:
+    """The policy names a ConfigMap with a site's own layouts."""
+
+    async def act(where: Where) -> None:
+        body = {"metadata": {"name": _LAYOUTS, "namespace": where.namespace}, "data": {"config.yaml": text}}
+        with contextlib.suppress(AlreadyExists):
+            await where.client.create(kinds.CONFIG_MAP, body)
+        await policy(_LAYOUT)(where)
+
+    return act
+
+
+async def undivided(where: Where) -> None:
+    """The MIG manager divides no GPU of the node any more."""
+    await label(names.MIG_CONFIG, "all-disabled")(where)
+
+    async def done() -> bool:
+        labels = (await where.client.get(kinds.NODE, where.node))["metadata"]["labels"]
+        divided = any(card.entry.mig.enabled for card in where.host.machine.read().cards.values())
+        return not divided and labels.get(names.MIG_CONFIG_STATE) == "success"
+
+    await until(done, f"the GPUs of {where.node} are still divided")
+
+
+async def no_mig_layouts(where: Where) -> None:
+    """The policy names none, and the usual ones are there."""
+    await policy_back(*_LAYOUT)(where)
+    with contextlib.suppress(NotFound):
+        await where.client.delete(kinds.CONFIG_MAP, _LAYOUTS, where.namespace)
+
+
+# --- The operator -----------------------------------------------------------------------------------------------------
+_OPERATOR: Final = "gpu-operator"
+_LITTLE: Final = "32Mi"
+
+
+async def little_memory(where: Where) -> None:
+    """The operator's Deployment has a limit that it does not get by with; a lab without an operator pod gets one."""
+    try:
+        found = await where.client.get(kinds.DEPLOYMENT, _OPERATOR, where.namespace)
+    except NotFound:
+        await where.client.create(kinds.DEPLOYMENT, _operator(where.namespace))
+        return
+    container = found["spec"]["template"]["spec"]["containers"][0]
+    kept = json.dumps(container.get("resources") or {})
+    await _resources(where, container["name"], {"limits": {"memory": _LITTLE}, "requests": None}, kept)
+
+
+async def enough_memory(where: Where) -> None:
+    """The limit is as it was, or the pod goes."""
+    with contextlib.suppress(NotFound):
+        found = await where.client.get(kinds.DEPLOYMENT, _OPERATOR, where.namespace)
+        notes = found["metadata"].get("annotations") or {}
+        if KEPT in notes:
+            name = found["spec"]["template"]["spec"]["containers"][0]["name"]
+            await _resources(where, name, json.loads(notes[KEPT]), None)
+        elif WORKLOAD in (found["metadata"].get("labels") or {}):
+            await where.client.delete(kinds.DEPLOYMENT, _OPERATOR, where.namespace)
+
+
+async def _resources(where: Where, container: str, resources: Mapping[str, Any], kept: str | None) -> None:
+    spec = {"containers": [{"name": container, "resources": dict(resources)}]}
+    body = {"metadata": {"annotations": {KEPT: kept}}, "spec": {"template": {"spec": spec}}}
+    await where.client.patch(kinds.DEPLOYMENT, _OPERATOR, body, namespace=where.namespace, type=PatchType.STRATEGIC)
+
+
+def _operator(namespace: str) -> dict[str, Any]:
+    labels = {"app": _OPERATOR, WORKLOAD: "operator"}
+    container = {
+        "name": _OPERATOR,
+        "image": "groundplane:lab",
+        "command": ["gpu-operator"],
+        "env": [{"name": "OPERATOR_NAMESPACE", "value": namespace}],
+        "resources": {"limits": {"memory": _LITTLE}},
+    }
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    return {
+        "metadata": {"name": _OPERATOR, "namespace": namespace, "labels": labels},
+        "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": template},
+    }
 
 
 # --- A second driver --------------------------------------------------------------------------------------------------
@@ -294,8 +420,9 @@ def workload(what: str, image: str, resources: Mapping[str, str], **spec: Any) -
     async def act(where: Where) -> None:
         container = {"name": "main", "image": image, "resources": {"limits": dict(resources)}}
         more = dict(spec)
-        if command := more.pop("command", None):
-            container["command"] = command
+        for part, field in (("command", "command"), ("probe", "readinessProbe")):
+            if given := more.pop(part, None):
+                container[field] = given
         body = {
             "metadata": {"name": pod_name(where.host, what), "namespace": WORKLOAD_NAMESPACE},
             "spec": {
@@ -324,6 +451,26 @@ def no_workload(what: str) -> Act:
             return
 
     return act
+
+
+def runs(what: str) -> Act:
+    """The user's pod has begun; whatever comes next meets it on the node."""
+
+    async def act(where: Where) -> None:
+        name = pod_name(where.host, what)
+
+        async def done() -> bool:
+            pod = await where.client.get(kinds.POD, name, WORKLOAD_NAMESPACE)
+            return any(map(_begun, pod.get("status", {}).get("containerStatuses") or ()))
+
+        await until(done, f"the pod {name} has not begun")
+
+    return act
+
+
+def _begun(container: Mapping[str, Any]) -> bool:
+    state = container.get("state") or {}
+    return "running" in state or "terminated" in state or bool(container.get("restartCount"))
 
 
 async def nothing(_where: Where) -> None:

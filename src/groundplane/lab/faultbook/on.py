@@ -34,6 +34,10 @@ def _mig(host: SimulatedHost) -> bool:
     return bool(host.gpus) and all(gpu.model.mig for gpu in host.gpus)
 
 
+def _mig_container(host: SimulatedHost) -> bool:
+    return _container(host) and _mig(host) and len(host.gpus) > 1
+
+
 def _old(host: SimulatedHost) -> bool:
     return _container(host) and any(gpu.model.compute < (7, 5) for gpu in host.gpus)
 
@@ -45,4 +49,7 @@ RED_HAT: Final = Kind("GPU nodes of Red Hat's whose driver comes in a container"
 OTHER: Final = Kind("GPU nodes of other distributions than Red Hat's whose driver comes in a container", _other)
 CONTAINERD: Final = Kind("GPU nodes with containerd", _containerd)
 MIG_NODE: Final = Kind("nodes whose GPUs can be divided", _mig)
+MIG_CONTAINER: Final = Kind(
+    "nodes with several GPUs that can be divided, whose driver comes in a container", _mig_container
+)
 OLD: Final = Kind("nodes with a GPU older than Turing whose driver comes in a container", _old)

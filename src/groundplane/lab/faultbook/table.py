@@ -8,6 +8,7 @@ from .model import Fault
 from .on import ANY as ANY
 from .on import CONTAINER as CONTAINER
 from .on import CONTAINERD as CONTAINERD
+from .on import MIG_CONTAINER as MIG_CONTAINER
 from .on import MIG_NODE as MIG_NODE
 from .on import OLD as OLD
 from .on import OTHER as OTHER

@@ -40,6 +40,7 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     table.OTHER.says: _PLAIN,
     table.CONTAINERD.says: _PLAIN,
     table.MIG_NODE.says: _PLAIN,
+    table.MIG_CONTAINER.says: _PLAIN,
     table.OWN.says: {**_PLAIN, "host_driver": "595.91.07"},
     table.RED_HAT.says: {**_PLAIN, "os": OsSpec("rhel", "9.6"), "kernel": "5.14.0-570.12.1.el9_6.x86_64"},
     table.OLD.says: {"gpus": (GpuSpec("V100"),)},

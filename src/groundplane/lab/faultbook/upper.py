@@ -2,21 +2,56 @@
 (layers L4 to L9)."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from ...api import names
 from ...diagnose.findings import Layer
 from .. import pulls
 from ..host import SimulatedHost
 from . import machine, objects
-from .entries import unpullable
+from .entries import unpullable, xid
 from .machine import at, image
 from .model import Fault
-from .objects import DISCOVERY, EXPORTER, MIG, PLUGIN, TOOLKIT, both, then
-from .on import ANY, CONTAINERD, MIG_NODE
+from .objects import DISCOVERY, DRIVER, EXPORTER, MIG, PAUSE, PLUGIN, TOOLKIT, both, then
+from .on import ANY, CONTAINER, CONTAINERD, MIG_CONTAINER, MIG_NODE
 
-_PAUSE: Final = "registry.k8s.io/pause:3.10"
+_BUSYBOX: Final = "docker.io/library/busybox:1.36"
 _SPEC: Final = "/var/run/cdi/k8s.device-plugin.nvidia.com-gpu.json"
+
+_RENAMED: Final = """version: v1
+sharing:
+  timeSlicing:
+    renameByDefault: true
+    resources:
+    - name: nvidia.com/gpu
+      replicas: 4
+"""
+_BY_COMMAND: Final[Mapping[objects.Path, Any]] = {
+    ("toolkit", "env"): [{"name": "RUNTIME_CONFIG_SOURCE", "value": "command"}]
+}
+_NO_MAPPING: Final[Mapping[objects.Path, Any]] = {
+    ("dcgmExporter", "env"): [{"name": "DCGM_EXPORTER_KUBERNETES", "value": "false"}]
+}
+_HALF: Final = """version: v1
+mig-configs:
+  all-disabled:
+  - devices: all
+    mig-enabled: false
+  half:
+  - devices: [0]
+    mig-enabled: true
+    mig-devices:
+      1g.10gb: 7
+  - devices: [1]
+    mig-enabled: false
+"""
+_MIXED: Final[Mapping[objects.Path, Any]] = {
+    ("mig", "strategy"): "mixed",
+    ("driver", "version"): "570.148.08",
+    ("driver", "upgradePolicy", "autoUpgrade"): False,  # the other nodes keep their driver
+}
+_OTHER_DRIVER: Final[Mapping[objects.Path, Any]] = {("driver", "version"): "580.126.20"}
+_ASKS_NVML: Final = {"exec": {"command": ["nvidia-smi"]}, "periodSeconds": 10, "failureThreshold": 1}
 
 UPPER: Final[Mapping[str, Fault]] = {
     # L4
@@ -49,9 +84,26 @@ UPPER: Final[Mapping[str, Fault]] = {
         ("S32",),
         both(
             at(machine.replace(_SPEC, None)),
-            objects.workload("cdi", _PAUSE, {names.GPU_RESOURCE: "1"}),
+            objects.workload("cdi", PAUSE, {names.GPU_RESOURCE: "1"}),
         ),
         both(objects.no_workload("cdi"), at(machine.put_back(_SPEC))),
+        CONTAINERD,
+    ),
+    "containerd-off-path": Fault(
+        Layer.RUNTIME,
+        "the toolkit is to ask containerd for its configuration, and no containerd is on the host's PATH",
+        ("S33",),
+        both(at(machine.off_path("containerd")), objects.policy(_BY_COMMAND), objects.anew(TOOLKIT)),
+        both(at(machine.off_path(None)), objects.policy_back(*_BY_COMMAND), objects.anew(TOOLKIT)),
+        CONTAINERD,
+        cluster=True,
+    ),
+    "runtime-file-of-another": Fault(
+        Layer.RUNTIME,
+        "the node runs K3s' containerd, whose configuration the toolkit is not told of",
+        ("S34",),
+        then(machine.k3s, PLUGIN, DISCOVERY),
+        then(machine.no_k3s, PLUGIN, DISCOVERY),
         CONTAINERD,
     ),
     "toolkit-image-gone": unpullable(
@@ -83,11 +135,22 @@ UPPER: Final[Mapping[str, Fault]] = {
         Layer.DEVICE_PLUGIN,
         "the node's label asks for a configuration of the device plugin that the ConfigMap has not",
         ("S40",),
-        both(objects.plugin_configurations, objects.label(names.DEVICE_PLUGIN_CONFIG, "no-such")),
+        both(objects.plugin_configurations(), objects.label(names.DEVICE_PLUGIN_CONFIG, "no-such")),
         both(objects.label(names.DEVICE_PLUGIN_CONFIG, None), objects.no_plugin_configurations),
         ANY,
         cluster=True,
     ),
+    "gpus-renamed": Fault(
+        Layer.DEVICE_PLUGIN,
+        "the device plugin's configuration shares GPUs under another name",
+        ("S41",),
+        objects.plugin_configurations(_RENAMED),
+        objects.no_plugin_configurations,
+        ANY,
+        cluster=True,
+        note=True,
+    ),
+    "invalid-push-buffer": xid(32, "a program gave it commands that are none", ("S38",), Layer.DEVICE_PLUGIN),
     # L6
     "mig-layout-unknown": Fault(
         Layer.LABELS,
@@ -113,6 +176,26 @@ UPPER: Final[Mapping[str, Fault]] = {
         then(lambda host: host.machine.set_mig(0, False), PLUGIN),
         MIG_NODE,
     ),
+    "mig-beside-whole-gpus": Fault(
+        Layer.LABELS,
+        "one GPU is divided and another is not, with a driver that cannot do both",
+        ("S45",),
+        both(
+            objects.policy(_MIXED),
+            objects.mig_layouts(_HALF),
+            objects.driver_anew(),
+            objects.ready(DRIVER),
+            objects.label("nvidia.com/mig.config", "half"),
+        ),
+        both(
+            objects.undivided,
+            objects.no_mig_layouts,
+            objects.policy_back(*_MIXED),
+            objects.driver_anew(),
+        ),
+        MIG_CONTAINER,
+        cluster=True,
+    ),
     "mig-manager-image-gone": unpullable(
         Layer.LABELS,
         "the mirror lacks the MIG manager's image",
@@ -135,7 +218,7 @@ UPPER: Final[Mapping[str, Fault]] = {
         Layer.WORKLOAD,
         "a pod asks for more GPUs than any node has",
         ("S48",),
-        objects.workload("many", _PAUSE, {names.GPU_RESOURCE: "64"}),
+        objects.workload("many", PAUSE, {names.GPU_RESOURCE: "64"}),
         objects.no_workload("many"),
         ANY,
     ),
@@ -143,7 +226,7 @@ UPPER: Final[Mapping[str, Fault]] = {
         Layer.WORKLOAD,
         "a pod asks for a MIG device where no GPU is divided",
         ("S06",),
-        objects.workload("mig", _PAUSE, {"nvidia.com/mig-1g.5gb": "1"}),
+        objects.workload("mig", PAUSE, {"nvidia.com/mig-1g.5gb": "1"}),
         objects.no_workload("mig"),
         ANY,
     ),
@@ -153,9 +236,33 @@ UPPER: Final[Mapping[str, Fault]] = {
         ("S49",),
         both(
             objects.node_taint(names.GPU_RESOURCE),
-            objects.workload("taint", _PAUSE, {names.GPU_RESOURCE: "1"}),
+            objects.workload("taint", PAUSE, {names.GPU_RESOURCE: "1"}),
         ),
         both(objects.no_workload("taint"), objects.no_node_taint(names.GPU_RESOURCE)),
+        ANY,
+    ),
+    "device-rules-dropped": Fault(
+        Layer.WORKLOAD,
+        "systemd was reloaded and took a running pod's GPU away, as it has no link in /dev/char",
+        ("S50",),
+        both(
+            objects.workload("rules", PAUSE, {names.GPU_RESOURCE: "1"}, probe=_ASKS_NVML),
+            objects.runs("rules"),
+            at(machine.drop_rules),
+        ),
+        both(objects.no_workload("rules"), at(machine.links)),
+        ANY,
+    ),
+    "application-fault": Fault(
+        Layer.WORKLOAD,
+        "a program uses memory that is not its own (Xid 31) and ends",
+        ("XID-RESTART-APPLICATION",),
+        both(
+            objects.workload("segfault", _BUSYBOX, {names.GPU_RESOURCE: "1"}, command=["sh", "-c", "exit 139"]),
+            objects.runs("segfault"),
+            at(machine.xid(31)),
+        ),
+        both(objects.no_workload("segfault"), then(machine.recovered, PLUGIN)),
         ANY,
     ),
     "workload-image-refused": Fault(
@@ -194,6 +301,15 @@ UPPER: Final[Mapping[str, Fault]] = {
         ("P07",),
         EXPORTER,
     ),
+    "metrics-without-pods": Fault(
+        Layer.TELEMETRY,
+        "the exporter is told not to ask the kubelet whose the GPUs are",
+        ("S52",),
+        both(objects.policy(_NO_MAPPING), objects.workload("metrics", PAUSE, {names.GPU_RESOURCE: "1"})),
+        both(objects.policy_back(*_NO_MAPPING), objects.no_workload("metrics")),
+        ANY,
+        cluster=True,
+    ),
     # L9
     "features-not-discovered": Fault(
         Layer.OPERATOR,
@@ -202,6 +318,28 @@ UPPER: Final[Mapping[str, Fault]] = {
         objects.no_discovery,
         objects.discovery,
         ANY,
+        cluster=True,
+    ),
+    "operator-out-of-memory": Fault(
+        Layer.OPERATOR,
+        "the operator's limit of memory is too low",
+        ("S56",),
+        objects.little_memory,
+        objects.enough_memory,
+        ANY,
+        cluster=True,
+    ),
+    "upgrade-failed": Fault(
+        Layer.OPERATOR,
+        "a driver upgrade fails on a node, as a pod that nobody manages holds a GPU there",
+        ("S58",),
+        both(
+            objects.workload("upgrade", PAUSE, {names.GPU_RESOURCE: "1"}),
+            objects.runs("upgrade"),
+            objects.policy(_OTHER_DRIVER),
+        ),
+        both(objects.no_workload("upgrade"), objects.policy_back(*_OTHER_DRIVER)),
+        CONTAINER,
         cluster=True,
     ),
     "definitions-old": Fault(

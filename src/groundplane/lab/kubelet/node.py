@@ -13,7 +13,7 @@ from .. import resources
 from ..amounts import exact as amount
 from ..api import Api
 from ..clock import LabClock, rfc3339_micro
-from ..host import SimulatedHost
+from ..host import K3S_FILE, SimulatedHost
 from ..status import StatusError
 
 KUBELET_VERSION = "v1.34.4"
@@ -111,11 +111,15 @@ def _node_info(host: SimulatedHost) -> dict[str, str]:
         "kernelVersion": host.kernel,
         "osImage": _OS_IMAGES.get(spec.os.id, spec.os.id + " {}").format(spec.os.version_id),
         "containerRuntimeVersion": f"{spec.runtime.name}://{spec.runtime.version}",
-        "kubeletVersion": KUBELET_VERSION,
+        "kubeletVersion": _kubelet_version(host),
         "kubeProxyVersion": "",
         "operatingSystem": "linux",
         "architecture": spec.arch,
     }
+
+
+def _kubelet_version(host: SimulatedHost) -> str:
+    return f"{KUBELET_VERSION}+k3s1" if host.root.exists(K3S_FILE) else KUBELET_VERSION
 
 
 def _less(total: str, reserved: str) -> str:
@@ -168,7 +172,10 @@ class NodeAgent:
         node = self._api.find(resources.NODES, self._name)
         if node is None:
             return
-        wanted = {name: dict(zip(("total", "free"), pair, strict=True)) for name, pair in devices.items()}
+        wanted = {
+            "devices": {name: dict(zip(("total", "free"), pair, strict=True)) for name, pair in devices.items()},
+            "kubelet": _kubelet_version(self._host),
+        }
         if self._written == wanted:
             return
         status = node_status(self._host, devices, node.get("status") or {}, self._clock.timestamp())

@@ -414,6 +414,7 @@ class PodWorker:
             env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **self._service_env(), **env},
             peers=self._peers,
             identity=self._identity,
+            device_rules=host.rules_dropped,
         )
 
     def _peers(self) -> Iterator[Container]:

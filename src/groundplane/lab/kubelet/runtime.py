@@ -137,6 +137,8 @@ class ContainerRuntime:
                 code = await program(ctx)
         except asyncio.CancelledError:
             code, reason = process.killed_as
+        except MemoryError:
+            code, reason = KILLED, "OOMKilled"
         except (HostError, OSError) as error:
             ctx.error(f"{process.argv[0]}: {error}")
         except Exception:  # noqa: BLE001 - a program's crash is its container's exit, never the lab's

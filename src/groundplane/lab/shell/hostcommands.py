@@ -35,7 +35,8 @@ async def chroot(ctx: ContainerContext) -> int:
     if name == "nvidia-smi" and ctx.host.root.is_file(driverfiles.SMI):
         return await nvidia_smi.on_host(ctx.child(command))
     found = COMMANDS.get(name)
-    if found is None or (found.runtime and found.runtime != ctx.host.spec.runtime.name):
+    absent = found is None or (found.runtime and found.runtime != ctx.host.spec.runtime.name)
+    if found is None or absent or name in off_path(ctx.host):
         ctx.error(f"chroot: failed to run command '{command[0]}': No such file or directory")
         return NOT_FOUND
     try:
@@ -45,9 +46,19 @@ async def chroot(ctx: ContainerContext) -> int:
         return 1
 
 
+OFF_PATH: Final = "/var/lib/groundplane/off-path"
+"""Names of a machine's commands that are not in a folder of the PATH, a line each; without the file all are."""
+
+
+def off_path(host: SimulatedHost) -> frozenset[str]:
+    """The commands that are on a machine but not on its PATH."""
+    return frozenset(host.root.read_text(OFF_PATH).split()) if host.root.exists(OFF_PATH) else frozenset()
+
+
 def _systemctl(ctx: ContainerContext, arguments: list[str]) -> int:
     services = {"containerd": "containerd", "crio": "cri-o", "docker": "docker"}
     if arguments == ["daemon-reload"]:
+        ctx.host.reload_units()
         return 0
     if arguments[:1] == ["show"]:
         units = [word for word in arguments[1:] if not word.startswith("-")]

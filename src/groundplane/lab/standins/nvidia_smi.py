@@ -41,6 +41,9 @@ def _print(ctx: ContainerContext) -> int:
     if version is None:
         ctx.log(NO_DRIVER)
         return 9
+    if ctx.container.cut_off:
+        ctx.log("Failed to initialize NVML: Unknown Error")
+        return 255
     gpus = ctx.devices or ctx.host.gpus
     cards = ctx.host.machine.read().cards
     gone = [gpu for gpu in gpus if gpu.uuid in cards and cards[gpu.uuid].entry.lost]
