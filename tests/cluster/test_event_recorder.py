@@ -164,3 +164,19 @@ async def test_long_messages_are_cut_to_what_the_server_takes(api: FakeApi, reco
 def test_references() -> None:
     assert Reference.of(NODE) == Reference("v1", "Node", "n", "", "u", "5")
     assert kinds.of({"apiVersion": "v1", "kind": "Event"}) == kinds.EVENT
+
+
+async def test_the_event_of_an_earlier_process_is_counted_on(api: FakeApi, client: Client, time: FakeTime) -> None:
+    async with EventRecorder(client, "c", "ns", instance="old", clock=time) as old:
+        for about in (NODE, DAEMON_SET):
+            old.event(about, "Warning", "Failing", "no driver")
+    for path in (DEFAULT, NS):
+        (found,) = stored(api, path)
+        async with EventRecorder(client, "c", "ns", instance="new", clock=time) as new:
+            new.adopt(found)
+            new.event(NODE if path == DEFAULT else DAEMON_SET, "Warning", "Failing", "no driver")
+        assert [each["count"] for each in stored(api, path)] == [2]
+    async with EventRecorder(client, "c", "ns", instance="new", clock=time) as new:
+        new.adopt(stored(api, DEFAULT)[0])
+        new.event(NODE, "Warning", "Failing", "something else")
+    assert [each["count"] for each in stored(api, DEFAULT)] == [2, 1]

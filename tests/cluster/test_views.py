@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from groundplane.api import names
-from groundplane.cluster.views import NodeView, PodView, parse_time, relevant
+from groundplane.cluster.views import GpuNodeView, NodeView, PodView, parse_time, relevant
 
 
 def node(number: int) -> dict[str, Any]:
@@ -118,6 +118,26 @@ def test_a_node_takes_at_most_4_kb() -> None:
     finally:
         tracemalloc.stop()
     assert (after - before) / len(views) < 4096
+
+
+def test_a_node_whose_gpus_are_kept() -> None:
+    """Beside what every view of a node has: NVIDIA's resources, one copy of what nodes have alike."""
+    resources = {"cpu": "128", "nvidia.com/gpu": "8", "memory": "1Ti"}
+    documents = [node(number) for number in range(2)]
+    for each in documents:
+        each["status"] |= {"capacity": resources, "allocatable": {**resources, "nvidia.com/gpu": "7"}}
+    one, two = (msgspec.json.decode(json.dumps(each), type=GpuNodeView) for each in documents)
+    assert (one.status.capacity, one.status.allocatable) == ({"nvidia.com/gpu": "8"}, {"nvidia.com/gpu": "7"})
+    assert one.status.allocatable is two.status.allocatable
+    (plain,) = decode(documents[0])
+    assert (one.metadata, one.not_ready, one.container_runtime) == (
+        plain.metadata,
+        plain.not_ready,
+        plain.container_runtime,
+    )
+    assert one.not_ready == ": kubelet is fine"
+    renewed = msgspec.structs.replace(one, metadata=two.metadata)
+    assert renewed.status == one.status, "a copy keeps them"
 
 
 @pytest.mark.parametrize(

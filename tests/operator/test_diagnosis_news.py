@@ -26,7 +26,8 @@ def look(before: Memory, picture: Picture, now: float = 0.0, present: list[str] 
 
 def looks(*pictures: Picture, before: Memory | None = None) -> tuple[Memory, list[Note]]:
     """Some looks in succession; the last memory, and all that was told."""
-    memory, told = before or Memory(), []
+    memory = before or Memory()
+    told: list[Note] = []
     for number, picture in enumerate(pictures):
         step = look(memory, picture, 10.0 * number)
         memory = step.memory

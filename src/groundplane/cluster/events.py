@@ -177,8 +177,8 @@ class EventRecorder:
             namespace,
             str(about.get("uid") or ""),
         )
-        said = (str(event.get(part) or "") for part in ("type", "reason", "message"))
-        note = _Note(reference, *said, self._now())
+        kind, reason, message = (str(event.get(part) or "") for part in ("type", "reason", "message"))
+        note = _Note(reference, kind, reason, message, self._now())
         written = _Written(str(meta["name"]), str(meta["namespace"]), int(event.get("count") or 1))
         _remember(self._known, note.same, written)
 

@@ -95,7 +95,7 @@ class Diagnosis:
             for event in earlier:
                 self._events.adopt(event)
             self._memory = news.restored(earlier)
-        seen = await self._reader.look(self._memory.told)
+        seen = await self._reader.look(self._memory.told.keys())
         picture = Picture() if seen.evidence is None else await asyncio.to_thread(judged, seen.evidence)
         now = self._clock.now().timestamp()
         present = {node.name for node in self._caches.nodes.values()}

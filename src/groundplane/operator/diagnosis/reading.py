@@ -9,7 +9,7 @@ amounts to the same evidence as a survey of the whole cluster gives of these nod
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, Final
 
 import msgspec
@@ -46,6 +46,7 @@ NAMELESS_MOST: Final = 50
 _STOPPED: Final = "status.phase!=Running,status.phase!=Succeeded"
 _WARNED: Final = "involvedObject.kind=Node,type=Warning"
 _KILLED: Final = "reason=Killing"
+_PAUSED: Final = "paused-for-driver-upgrade"
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -53,7 +54,6 @@ class Seen(msgspec.Struct, frozen=True):
 
     evidence: Evidence | None = None
     """None where nothing is suspected: then all is well."""
-    suspects: int = 0
     unseen: frozenset[str] = frozenset()
     """Suspected nodes that were not looked at for their number."""
 
@@ -72,8 +72,8 @@ class Reader:
         self._unread: dict[str, str] = {}
         self._told: tuple[str, ...] = ()
 
-    async def look(self, known: Collection[str]) -> Seen:
-        """What is to be judged now; nodes ``known`` to be sick are looked at before others.
+    async def look(self, known: Set[str]) -> Seen:
+        """What is to be judged now; nodes ``known`` to be sick are looked at until they are well, before others.
 
         Raises :class:`~..cluster.errors.ClusterError` where nodes or pods cannot be read: then nothing can be said.
         """
@@ -91,21 +91,23 @@ class Reader:
         ]
         return [event for found in await asyncio.gather(*wanted) for event in found]
 
-    async def _look(self, known: Collection[str]) -> Seen:
+    async def _look(self, known: Set[str]) -> Seen:
         nodes = {node.name: node for node in self._caches.nodes.values()}
         sets = [*self._own_sets(), *await self._perhaps(kinds.DAEMON_SET, labels=f"!{names.STATE_LABEL}")]
         stopped = await self._views(_STOPPED)
         stopped += await self._hidden(sets, stopped)
         warnings = await self._perhaps(kinds.CORE_EVENT, CLUSTER_SCOPED_NAMESPACE, fields=_WARNED)
-        suspects = suspected(nodes, stopped, warnings)
+        suspects = await asyncio.to_thread(suspected, nodes, stopped, warnings) | (known & nodes.keys())
         without_node = any(not pod.node_name for pod in stopped)
         nothing_labelled = bool(self._caches.policies) and not any(map(_has_gpu, nodes.values()))
-        if not suspects and not without_node and not nothing_labelled:
+        stuck = await asyncio.to_thread(upgrade_stuck, nodes)
+        if not suspects and not without_node and not nothing_labelled and not stuck:
             return Seen()
         chosen = sorted(suspects, key=lambda name: (name not in known, name))
         looked, unseen = chosen[:NODES_MOST], frozenset(chosen[NODES_MOST:])
         survey = await self._survey(nodes, looked, nothing_labelled, without_node, sets, warnings)
-        return Seen(await self._evidence(survey, nodes), len(suspects), unseen)
+        facts = {"gpu_nodes": sum(map(_has_gpu, nodes.values())), "upgrade_stuck": stuck}
+        return Seen(await self._evidence(survey, facts), unseen)
 
     def _own_sets(self) -> list[Object]:
         return list(self._caches.objects.sources[kinds.DAEMON_SET].values())
@@ -194,19 +196,15 @@ class Reader:
             pods = await self._list(kinds.POD, self._namespace, fields=f"spec.nodeName={name}")
         return machine, pods if machine else []
 
-    async def _evidence(self, survey: Survey, nodes: Mapping[str, NodeView]) -> Evidence:
+    async def _evidence(self, survey: Survey, facts: Mapping[str, Any]) -> Evidence:
+        """The evidence in the survey and the logs that go with it; ``facts`` of the whole cluster count."""
         wishes = collect.wanted_logs(survey)
         logs, missing = await self._logs.of(survey, wishes.wanted)
         evidence = collect.of_survey(survey, logs=logs, missing=[*wishes.left_out, *missing])
-        facts = {
-            **evidence.context,
-            "gpu_nodes": sum(map(_has_gpu, nodes.values())),
-            "upgrade_stuck": collect.upgrade_stuck(Survey(objects={"nodes": tuple(map(document, nodes.values()))})),
-        }
         if evidence.missing and evidence.missing != self._told:
             log.info("diagnosing without: %s", "; ".join(evidence.missing))
         self._told = evidence.missing
-        return msgspec.structs.replace(evidence, context=facts)
+        return msgspec.structs.replace(evidence, context={**evidence.context, **facts})
 
     # --- Listings -----------------------------------------------------------------------------------------------------
 
@@ -247,13 +245,26 @@ class Reader:
 
 def suspected(nodes: Mapping[str, NodeView], stopped: Iterable[PodView], warnings: Iterable[Object]) -> set[str]:
     """Nodes of which something may be wrong: by what they say, by pods on them, by warnings about them; pure."""
-    found = {name for name, node in nodes.items() if _has_gpu(node) and collect.suspicious(document(node))}
+    found = {name for name, node in nodes.items() if _has_gpu(node) and _suspicious(node)}
     found |= {pod.node_name for pod in stopped}
     for event in warnings:
         name = str((event.get("involvedObject") or {}).get("name") or "")
         if event.get("reason") not in names.DIAGNOSIS_REASONS and name in nodes and _has_gpu(nodes[name]):
             found.add(name)
     return found & nodes.keys()
+
+
+def _suspicious(node: NodeView) -> bool:
+    """Whether a node's object alone shows a failure; to what the doctor suspects, labels that are a cause are added."""
+    paused = any(value.startswith(_PAUSED) for key, value in node.labels.items() if key.startswith(names.DEPLOY_PREFIX))
+    return paused or not node.labels.get(names.GPU_PRODUCT) or collect.suspicious(document(node))
+
+
+def upgrade_stuck(nodes: Mapping[str, NodeView]) -> bool:
+    """Whether drivers wait for an upgrade that does not get on, as the doctor sees it."""
+    if not any(node.labels.get(names.UPGRADE_STATE) for node in nodes.values()):
+        return False
+    return collect.upgrade_stuck(Survey(objects={"nodes": tuple(map(document, nodes.values()))}))
 
 
 def document(node: NodeView) -> Object:
