@@ -228,3 +228,51 @@ def test_a_node_without_operands_is_waited_for_when_it_or_the_policy_is_new(
     pods = tuple(each for each in survey.of_kind("pods") if each["spec"].get("nodeName") != "gpu-1")
     survey = msgspec.structs.replace(survey, objects={**survey.objects, "pods": pods})
     assert told(judged(survey)) == [(expected, ("gpu-1",))]
+
+
+def node_ready(survey: Survey, status: str, seconds: float) -> dict[str, Any]:
+    """The node gpu-1, whose Ready condition is so since then; what it runs has been there for long."""
+    node = next(each for each in nodes_of(survey) if each["metadata"]["name"] == "gpu-1")
+    node["status"]["conditions"] = [{"type": "Ready", "status": status, "lastTransitionTime": ago(seconds)}]
+    return node
+
+
+@pytest.mark.parametrize(
+    ("seconds", "how", "expected"),
+    [
+        (120, {"running": {}}, "waiting"),
+        (120, {"waiting": {"reason": "CrashLoopBackOff"}}, "S02"),
+        (7200, {"running": {}}, "S02"),
+    ],
+)
+def test_a_node_that_was_booted_starts_its_operands_anew(seconds: float, how: dict[str, Any], expected: str) -> None:
+    survey = starting("nvidia-driver-daemonset", age_s=9e6, restarts=1)
+    node_ready(survey, "True", seconds)
+    (driver,) = of_gpu_1(survey, "nvidia-driver-daemonset")
+    driver["status"]["containerStatuses"][0]["state"] = how
+    assert told(judged(survey))[0] == (expected, ("gpu-1",))
+
+
+@pytest.mark.parametrize("age_s", [600, 9e6])
+def test_a_node_that_is_not_ready_is_told_as_such_and_not_by_its_pods(age_s: float) -> None:
+    survey = msgspec.structs.replace(World().survey(), at=NOW)
+    node_ready(survey, "Unknown", 120)
+    for pod in survey.of_kind("pods"):
+        if pod["spec"].get("nodeName") == "gpu-1":
+            pod["metadata"]["creationTimestamp"] = ago(age_s)
+            for each in pod["status"]["conditions"]:
+                each["status"] = "False" if each["type"] in ("Ready", "ContainersReady") else each["status"]
+    assert told(judged(survey)) == [("NR01", ("gpu-1",))]
+
+
+@pytest.mark.parametrize("label", ["nvidia.com/gpu.deploy.operands", "nvidia.com/gpu.deploy.device-plugin"])
+def test_a_node_on_which_no_gpu_is_to_be_offered_gives_no_finding(label: str) -> None:
+    survey = msgspec.structs.replace(World().survey(), at=NOW)
+    node = node_ready(survey, "True", 9e6)
+    node["metadata"]["labels"][label] = "false"
+    node["status"]["allocatable"]["nvidia.com/gpu"] = "0"  # as the kubelet says until it forgets the resource
+    gone = of_gpu_1(survey, "nvidia-device-plugin-daemonset")
+    pods = tuple(each for each in survey.of_kind("pods") if each not in gone)
+    survey = msgspec.structs.replace(survey, objects={**survey.objects, "pods": pods})
+    assert collect.sick_nodes(survey) == []
+    assert told(judged(survey)) == []

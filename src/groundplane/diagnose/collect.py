@@ -396,6 +396,8 @@ def suspicious(node: Object) -> bool:
     labels = seen.labels(node)
     if labels.get(names.GPU_PRESENT) != "true":
         return False
+    if any(labels.get(label) == "false" for label in (names.DEPLOY_OPERANDS, names.DEPLOY_DEVICE_PLUGIN)):
+        return not _node_ready(node)  # its administrator wants no GPU on offer there
     capacity, offered = pods.offered(node)
     fewer = any(offered.get(resource, 0) < amount for resource, amount in capacity.items())
     none = not capacity

@@ -96,12 +96,20 @@ def judge(evidence: Evidence, signatures: Iterable[Signature]) -> Verdict:
 
 
 def _born(scope: Scope) -> float | None:
-    """When the youngest of a node and the policies of its operands was made."""
+    """When a node's operands began to come up at the latest: it, or a policy, was made, or it became Ready again."""
     if not scope.node:
         return None
-    things = [*scope.objects.get("Node", ()), *scope.whole.objects.get("ClusterPolicy", ())]
-    made = [surveys.moment(str((each.get("metadata") or {}).get("creationTimestamp") or "")) for each in things]
-    return max((each for each in made if each is not None), default=None)
+    nodes = scope.objects.get("Node", ())
+    things = [*nodes, *scope.whole.objects.get("ClusterPolicy", ())]
+    moments = [(each.get("metadata") or {}).get("creationTimestamp") for each in things]
+    moments += [
+        condition.get("lastTransitionTime")
+        for node in nodes
+        for condition in (node.get("status") or {}).get("conditions") or ()
+        if condition.get("type") == "Ready" and condition.get("status") == "True"
+    ]
+    known = [found for each in moments if (found := surveys.moment(str(each or ""))) is not None]
+    return max(known, default=None)
 
 
 def _settles(signature: Signature, rising: Layer | None) -> bool:

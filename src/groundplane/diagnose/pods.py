@@ -157,9 +157,10 @@ SETTLING_S: Final = 90.0
 def coming_up(of_node: Sequence[Object], now: float | None, born: float | None = None) -> Layer | None:
     """The lowest layer of a node that comes up: what is not there yet from it on is waited for.
 
-    Its operand is not ready, but young and without a failure; or it has only just become ready. A node that has none
-    and was ``born`` lately, or its policy, comes up from the driver on. None if nothing comes up, if the lowest that is
-    not ready fails, or if ``now`` is not known; both are seconds since 1970.
+    Its operand is not ready, but young and without a failure; or it has only just become ready. A node that was
+    ``born`` lately (or its policy, or it was booted) starts its operands anew; without any it comes up from the driver
+    on. None if nothing comes up, if the lowest that is not ready fails, or if ``now`` is not known; both are seconds
+    since 1970.
     """
     if now is None:
         return None
@@ -169,16 +170,29 @@ def coming_up(of_node: Sequence[Object], now: float | None, born: float | None =
     found = [layer for layer, pod in operands if _just_ready(pod, now)]
     lowest, pod = next(waiting(of_node), (None, None))
     if lowest is not None and pod is not None:
-        found = [layer for layer in found if layer < lowest] + ([lowest] if _starts(lowest, pod, now) else [])
+        starts = _starts(lowest, pod, now, born)
+        found = [layer for layer in found if layer < lowest] + ([lowest] if starts else [])
     return min(found, default=None)
 
 
-def _starts(layer: Layer, pod: Object, now: float) -> bool:
-    since = _moment(_mapping(pod, "metadata").get("creationTimestamp"))
+def _starts(layer: Layer, pod: Object, now: float, born: float | None) -> bool:
+    made = _moment(_mapping(pod, "metadata").get("creationTimestamp"))
+    booted = born if born is not None and made is not None and born > made else None
+    since = made if booted is None else booted
     limit = DRIVER_STARTING_S if layer is Layer.DRIVER else STARTING_S
     if since is None or now - since > limit:
         return False
-    return not any(restarted(each) or unwell(each) not in ("", "not ready") for each in statuses(pod))
+    mine = list(statuses(pod))
+    if mine and all(map(_has_come, mine)):
+        return False  # its node does not answer any more
+    if booted is not None:
+        return all(unwell(each) in ("", "not ready", "restarted") for each in mine)
+    return not any(restarted(each) or unwell(each) not in ("", "not ready") for each in mine)
+
+
+def _has_come(container: Mapping[str, Any]) -> bool:
+    over = _mapping(_mapping(container, "state"), "terminated")
+    return bool(container.get("ready")) or (bool(over) and over.get("exitCode") == 0)
 
 
 def _just_ready(pod: Object, now: float) -> bool:
