@@ -183,6 +183,18 @@ def label(key: str, value: str | None) -> Act:
     return act
 
 
+def unlabelled(key: str) -> Act:
+    """Some program has taken the node's label away."""
+
+    async def act(where: Where) -> None:
+        async def done() -> bool:
+            return key not in (await where.client.get(kinds.NODE, where.node))["metadata"]["labels"]
+
+        await until(done, f"{where.node} still has the label {key}")
+
+    return act
+
+
 def taint(key: str) -> Act:
     """Taint every GPU node."""
 

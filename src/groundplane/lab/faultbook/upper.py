@@ -18,6 +18,16 @@ from .on import ANY, CONTAINER, CONTAINERD, MIG_CONTAINER, MIG_NODE
 _BUSYBOX: Final = "docker.io/library/busybox:1.36"
 _SPEC: Final = "/var/run/cdi/k8s.device-plugin.nvidia.com-gpu.json"
 
+_SITE_FILE: Final = "/etc/containerd/conf.d/zz-site.toml"
+_SITE: Final = """version = 3
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia]
+  runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.nvidia.options]
+    BinaryName = "/usr/bin/runc"
+"""
+"""A handler of the toolkit's name that gives containers no driver."""
+_LENIENT: Final[Mapping[objects.Path, Any]] = {("gfd", "env"): [{"name": "GFD_FAIL_ON_INIT_ERROR", "value": "false"}]}
 _RENAMED: Final = """version: v1
 sharing:
   timeSlicing:
@@ -175,6 +185,22 @@ UPPER: Final[Mapping[str, Fault]] = {
         then(lambda host: host.machine.set_mig(0, True), PLUGIN),
         then(lambda host: host.machine.set_mig(0, False), PLUGIN),
         MIG_NODE,
+    ),
+    "discovery-without-driver": Fault(
+        Layer.LABELS,
+        "GPU feature discovery began when containers got no driver, and goes on without one",
+        ("S46",),
+        both(
+            at(machine.replace(_SITE_FILE, _SITE)),
+            at(SimulatedHost.restart_runtime),
+            objects.policy(_LENIENT),
+            objects.unlabelled("nvidia.com/gpu.product"),
+            at(machine.replace(_SITE_FILE, None)),
+            at(SimulatedHost.restart_runtime),
+        ),
+        objects.policy_back(*_LENIENT),
+        CONTAINERD,
+        cluster=True,
     ),
     "mig-beside-whole-gpus": Fault(
         Layer.LABELS,
