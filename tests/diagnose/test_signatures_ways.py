@@ -14,6 +14,7 @@ BUS = {"feature.node.kubernetes.io/pci-10de.present": "true"}
 GKE = {"cloud.google.com/gke-accelerator": "nvidia-l4"}
 KARPENTER = {"karpenter.k8s.aws/instance-gpu-manufacturer": "nvidia"}
 OFFERS = {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "1"}}}
+MISSING = "openshift.driver-toolkit.rhcos-image-missing"
 WORKLOAD = {
     "metadata": {"name": "w"},
     "spec": {"nodeName": "n", "containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
@@ -24,6 +25,10 @@ WORKLOAD = {
 def mapping(value: str) -> dict[str, Any]:
     env = [{"name": "DCGM_EXPORTER_KUBERNETES", "value": value}]
     return {"kind": "ClusterPolicy", "metadata": {"name": "p"}, "spec": {"dcgmExporter": {"env": env}}}
+
+
+def driver_set(labels: dict[str, str]) -> dict[str, Any]:
+    return {"kind": "DaemonSet", "metadata": {"name": "nvidia-driver-daemonset-417", "labels": labels}}
 
 
 def plugin(line: str) -> dict[str, Any]:
@@ -39,6 +44,8 @@ def plugin(line: str) -> dict[str, Any]:
         ("S01", {"labels": {"n": GKE}}, False),
         ("S01", {"labels": {"n": SEEN}}, False),
         ("S01", {"labels": {"n": {**SEEN, **GKE}}, "objects": [OFFERS]}, False),
+        ("S24", {"objects": [driver_set({MISSING: "true"})]}, True),
+        ("S24", {"objects": [driver_set({"openshift.driver-toolkit": "true"})]}, False),
         ("S38", plugin("GPU-1 is Unhealthy until the plugin starts anew: Xid 32 on GPU-1"), True),
         ("S38", plugin("GPU-1 is Unhealthy until the plugin starts anew: GPU-1 is gone: lost"), False),
         ("S38", plugin("Xid 31 on GPU-1 is ignored"), False),
