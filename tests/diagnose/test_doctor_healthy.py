@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from verify_world import World
 
-from groundplane.diagnose import collect, doctor
+from groundplane.diagnose import collect, doctor, tree
 from groundplane.diagnose.engine import Verdict
 from groundplane.diagnose.findings import Outcome
 from groundplane.diagnose.survey import Survey
@@ -276,3 +276,52 @@ def test_a_node_on_which_no_gpu_is_to_be_offered_gives_no_finding(label: str) ->
     survey = msgspec.structs.replace(survey, objects={**survey.objects, "pods": pods})
     assert collect.sick_nodes(survey) == []
     assert told(judged(survey)) == []
+
+
+def test_a_layer_whose_operand_starts_is_told_as_such() -> None:
+    young = collect.of_survey(starting("nvidia-driver-daemonset", age_s=240))
+    said = tree.lines(doctor.diagnose(young), young)
+    assert said[0] == "Nothing is known to fail, and not all is ready: 2 GPU nodes, 1 not well"
+    assert "Not ready yet" in said and "Failures that no signature accounts for" not in said
+    assert any(line.strip().startswith("gpu-1") and "L2 wait  L3 -" in line for line in said)
+    old = collect.of_survey(starting("nvidia-dcgm-exporter", age_s=3600))
+    said = tree.lines(doctor.diagnose(old), old)
+    assert any(line.strip().startswith("gpu-1") and "L8 FAIL" in line for line in said)
+
+
+@pytest.mark.parametrize("young", [True, False])
+def test_labels_that_discovery_has_not_written_yet_are_waited_for(young: bool) -> None:
+    survey = starting("nvidia-device-plugin-daemonset", age_s=60 if young else 3600)
+    del nodes_of(survey)[0]["metadata"]["labels"]["nvidia.com/gpu.product"]
+    assert [cause.finding.id for cause in judged(survey).causes] == ([] if young else ["S46"])
+
+
+def told_by_the_policy(state: str, message: str) -> Survey:
+    world = World()
+    world.policy["status"]["state"] = state
+    survey = msgspec.structs.replace(world.survey(), at=NOW)
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "e", "namespace": "default"},
+        "involvedObject": {"kind": "ClusterPolicy", "name": world.policy["metadata"]["name"]},
+        "type": "Warning",
+        "reason": "PodSandboxFailed",
+        "message": message,
+        "lastTimestamp": datetime.fromtimestamp(NOW - 60, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    return msgspec.structs.replace(survey, objects={**survey.objects, "events": (event,)})
+
+
+SANDBOX = 'the pod cannot be started on 1 node (gpu-2): no runtime for "nvidia" is configured'
+
+
+@pytest.mark.parametrize(
+    ("state", "nodes", "expected"),
+    [("notReady", [], ["S04"]), ("ready", [], []), ("notReady", ["gpu-1"], []), ("notReady", ["gpu-2"], ["S04"])],
+    ids=["it is not ready", "it is again", "another node is judged", "that node is judged"],
+)
+def test_what_the_operator_said_counts_while_it_holds(state: str, nodes: list[str], expected: list[str]) -> None:
+    survey = told_by_the_policy(state, SANDBOX)
+    verdict = doctor.diagnose(collect.of_survey(survey, nodes=nodes))
+    assert [cause.finding.id for cause in verdict.causes] == expected

@@ -38,7 +38,7 @@ def of(survey: Survey) -> list[NodeProgress]:
 
 
 def _of_node(node: str, view: layers.View) -> NodeProgress:
-    states = {each.layer: each.state for each in layers.of_node(view, {})}
+    states = {each.layer: each.state for each in layers.of_node(view)}
     lowest = next(layers.waiting(view), None)
     if lowest is None:
         return NodeProgress(node, states)

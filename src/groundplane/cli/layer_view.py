@@ -23,6 +23,7 @@ ROWS: Final = 40
 MARKS: Final = {
     State.HEALTHY: ("ok", "green"),
     State.FAILING: ("FAIL", "bold red"),
+    State.STARTING: ("wait", "yellow"),
     State.UNKNOWN: ("?", "yellow"),
     State.NOT_REACHED: ("-", "dim"),
 }

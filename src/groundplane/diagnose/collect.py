@@ -7,6 +7,7 @@ Nothing is judged here. What was looked for in vain ends in ``Evidence.missing``
 """
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -307,6 +308,8 @@ def _events(survey: Survey, mine: Sequence[Object], machines: Sequence[Object]) 
     unwell = {(seen.namespace(each), seen.name(each)): _uid(each) for each in mine if not pods.ready(each)}
     begun = {(seen.namespace(each), seen.name(each)) for each in mine if any(map(pods.has_run, pods.statuses(each)))}
     sets = {seen.name(each) for each in survey.of_kind("daemonsets") if not _set_ready(each)}
+    policies = {seen.name(each) for plural in _STATED for each in survey.of_kind(plural) if not _stated_ready(each)}
+    elsewhere = {seen.name(each) for each in survey.of_kind("nodes")} - {seen.name(each) for each in machines}
     names_of_nodes = {seen.name(each) for each in machines}
     kept: list[tuple[str, seen.Event]] = []
     for thing in survey.of_kind("events"):
@@ -315,8 +318,10 @@ def _events(survey: Survey, mine: Sequence[Object], machines: Sequence[Object]) 
         if key in begun and thing.get("reason") in _BEFORE_IT_RUNS:
             continue
         kind, uid = str(about.get("kind") or ""), about.get("uid")
-        if _says_something(thing, kind, key, uid, unwell, sets, names_of_nodes, survey):
+        if _says_something(thing, kind, key, uid, unwell, sets, policies, names_of_nodes, survey):
             event = seen.event_of(thing)
+            if kind not in ("Pod", "Node") and elsewhere & set(_WORDS.findall(event.message)):
+                continue  # of other nodes than those that are judged
             if kind not in ("Pod", "Node"):  # its source's host is the reporter's
                 event = msgspec.structs.replace(event, node="")
             kept.append((event.when, event))
@@ -325,6 +330,14 @@ def _events(survey: Survey, mine: Sequence[Object], machines: Sequence[Object]) 
         counted[event.kind, event.name] += 1
         if counted[event.kind, event.name] <= EVENTS_A_THING:
             yield event
+
+
+_WORDS: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
+_STATED: Final = ("clusterpolicies", "nvidiadrivers")
+
+
+def _stated_ready(policy: Object) -> bool:
+    return bool((policy.get("status") or {}).get("state") == "ready")
 
 
 _BEFORE_IT_RUNS: Final = frozenset({"FailedCreatePodSandBox", "FailedScheduling", "FailedMount", "FailedAttachVolume"})
@@ -338,6 +351,7 @@ def _says_something(
     uid: Any,
     unwell: Mapping[tuple[str, str], str],
     sets: set[str],
+    policies: set[str],
     machines: set[str],
     survey: Survey,
 ) -> bool:
@@ -349,7 +363,7 @@ def _says_something(
         return key[1] in machines and _young(thing, survey.at)
     if kind == "DaemonSet":
         return key[0] == survey.namespace and key[1] in sets and _young(thing, survey.at)
-    return kind in ("ClusterPolicy", "NVIDIADriver") and _young(thing, survey.at)
+    return kind in ("ClusterPolicy", "NVIDIADriver") and key[1] in policies and _young(thing, survey.at)
 
 
 def _killed(thing: Object) -> bool:
@@ -542,5 +556,5 @@ async def _read(client: "Client", wish: Wish, lines: int, until: float | None) -
         namespace=wish.namespace,
         node=wish.node,
         previous=wish.previous,
-        when=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        when=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(client.now())),
     )

@@ -12,7 +12,7 @@ import msgspec
 
 from . import compare, engine, findings, layers, pods, signatures
 from . import evidence as seen
-from .engine import Cause, Verdict
+from .engine import WAITING, Cause, Verdict
 from .evidence import Evidence, Object
 from .findings import Finding, Layer, Outcome, Severity
 from .layers import LayerState, State
@@ -100,7 +100,7 @@ def _waiting_finding(node: str, layer: Layer, pod: Object) -> Finding:
     said = "; ".join(_states(pod)) or f"phase {status.get('phase') or 'unknown'}"
     since = f", since {status['startTime']}" if status.get("startTime") else ""
     return Finding(
-        id="waiting",
+        id=WAITING,
         layer=layer,
         outcome=Outcome.WARN,
         title=f"{seen.labels(pod).get('app') or 'a pod'} is not ready, and nothing is known to fail",
@@ -130,16 +130,21 @@ def _states(pod: Object) -> Iterator[str]:
 def standing(verdict: Verdict, evidence: Evidence) -> dict[str, tuple[LayerState, ...]]:
     """How the layers of each GPU node stand, by node, in order."""
     failing: dict[str, dict[Layer, str]] = {}
+    waiting: dict[str, dict[Layer, str]] = {}
     for finding in _everything(verdict):
+        told = waiting if finding.id == WAITING else failing
         for node in finding.nodes:
-            failing.setdefault(node, {}).setdefault(finding.layer, finding.title)
+            told.setdefault(node, {}).setdefault(finding.layer, finding.title)
     found = layers.views(evidence)
-    return {node: layers.of_node(found[node], failing.get(node, {})) for node in sorted(found, key=findings.natural)}
+    return {
+        node: layers.of_node(found[node], failing.get(node, {}), waiting.get(node, {}))
+        for node in sorted(found, key=findings.natural)
+    }
 
 
 def lowest(states: Sequence[LayerState]) -> LayerState | None:
-    """The lowest layer that fails; None if none does."""
-    return next((each for each in states if each.state is State.FAILING), None)
+    """The lowest layer that fails or only starts; None if there is none such."""
+    return next((each for each in states if each.state in (State.FAILING, State.STARTING)), None)
 
 
 def report(verdict: Verdict, evidence: Evidence) -> dict[str, Any]:

@@ -26,6 +26,8 @@ LAST_LINES: Final = 20
 """Lines of a failing container's log that are shown."""
 
 
+WAITING: Final = "waiting"
+"""Id of what is told of what is not ready though nothing is known to fail."""
 RESTARTS: Final = 3
 """Restarts after which a container that is not ready counts as failing though it runs."""
 
@@ -121,7 +123,7 @@ def _awaited(found: Match) -> Finding:
     """What is not as it should be yet, on a node that comes up."""
     return msgspec.structs.replace(
         _finding(found),
-        id="waiting",
+        id=WAITING,
         outcome=Outcome.WARN,
         severity=Severity.WARNING,
         title=f"{found.signature.title}; its operands have only just been started",

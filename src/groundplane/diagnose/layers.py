@@ -15,6 +15,7 @@ import msgspec
 from ..api import names
 from . import evidence as seen
 from . import pods
+from . import survey as surveys
 from .evidence import Evidence, NodeFacts, Object
 from .findings import Layer
 
@@ -25,8 +26,10 @@ class State(enum.StrEnum):
     HEALTHY = "healthy"
     FAILING = "failing"
     UNKNOWN = "unknown"
+    STARTING = "starting"
+    """Its operand is young and has not failed."""
     NOT_REACHED = "not reached"
-    """A lower layer fails, so that this one cannot be judged yet."""
+    """A lower layer fails or starts, so that this one cannot be judged yet."""
 
 
 class LayerState(msgspec.Struct, frozen=True):
@@ -76,6 +79,7 @@ class View:
         self.labels = evidence.node_labels(node) or {}
         mine = [each for each in evidence.nodes if evidence.place(each.name) == node]
         self.facts: NodeFacts = mine[-1] if mine else NodeFacts()
+        self.now = surveys.moment(str(evidence.context.get("at") or ""))
         self.pods: dict[Layer, list[Object]] = {}
         self.workloads: list[Object] = []
         self.operands: list[Object] = []
@@ -221,18 +225,27 @@ def _not_ready(view: View, layer: Layer) -> str:
     return ""
 
 
-def of_node(view: View, failing: Mapping[Layer, str]) -> tuple[LayerState, ...]:
-    """How the layers of a node stand; ``failing`` says which the findings hold for broken, and by what."""
+_NOTHING: Final[Mapping[Layer, str]] = {}
+
+
+def of_node(
+    view: View, failing: Mapping[Layer, str] = _NOTHING, waiting: Mapping[Layer, str] = _NOTHING
+) -> tuple[LayerState, ...]:
+    """How the layers of a node stand; the findings hold those of ``failing`` for broken, and see no more of those of
+    ``waiting`` than that their operands are not ready."""
     proofs: dict[Layer, str] = {layer: proof for layer in _OF_NODES if (proof := _PROOFS[layer](view))}
     found: list[LayerState] = []
+    starting = pods.coming_up(view.operands, view.now)
     broken = False
     for layer in _OF_NODES:
-        why = failing.get(layer) or ("" if layer in proofs else _not_ready(view, layer))
+        waits = waiting.get(layer) or ("" if layer in proofs else _not_ready(view, layer))
+        why = failing.get(layer) or waits
         if broken:
             state = State.HEALTHY if layer in proofs and layer in _APART else State.NOT_REACHED
             found.append(LayerState(layer, state, proofs.get(layer, "") if state is State.HEALTHY else ""))
         elif why:
-            found.append(LayerState(layer, State.FAILING, why))
+            young = layer not in failing and starting is not None and starting <= layer
+            found.append(LayerState(layer, State.STARTING if young else State.FAILING, why))
             broken = True
         else:
             found.append(_standing(layer, proofs))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from . import doctor, findings, layers
-from .engine import Cause, Verdict
+from .engine import WAITING, Cause, Verdict
 from .evidence import Evidence
 from .findings import Finding, Outcome, some
 from .layers import LayerState, State
@@ -40,9 +40,11 @@ def styled(verdict: Verdict, evidence: Evidence, *, everything: bool = False) ->
     told = list(_headline(verdict, states, evidence))
     for number, cause in enumerate(verdict.causes, 1):
         told += [Line(""), *_cause(cause, number, len(verdict.causes), everything)]
-    if verdict.unmatched:
-        told += [Line(""), Line("Failures that no signature accounts for", "head")]
-        for finding in verdict.unmatched:
+    waiting = [each for each in verdict.unmatched if each.id == WAITING]
+    failing = [each for each in verdict.unmatched if each.id != WAITING]
+    for title, rows in (("Failures that no signature accounts for", failing), ("Not ready yet", waiting)):
+        told += [Line(""), Line(title, "head")] if rows else []
+        for finding in rows:
             told += _finding(finding, everything)
     told += _layers(states, everything)
     told += _unknown(verdict, states, everything)
@@ -96,8 +98,10 @@ def _headline(verdict: Verdict, states: dict[str, tuple[LayerState, ...]], evide
     elif verdict.causes:
         count = len(verdict.causes)
         yield Line(f"{count} cause{'s' if count > 1 else ''} found: {nodes}", "bad")
-    elif verdict.unmatched:
+    elif any(each.id != WAITING for each in verdict.unmatched):
         yield Line(f"Failures without a known cause: {nodes}", "bad")
+    elif verdict.unmatched:
+        yield Line(f"Nothing is known to fail, and not all is ready: {nodes}", "warn")
     else:
         yield Line(f"No failure was found, but not all could be looked at: {nodes}", "warn")
     if at := evidence.context.get("at"):
@@ -153,7 +157,13 @@ def _consequences(follows: Sequence[Finding], everything: bool) -> Iterator[Line
         yield Line(f"  follows  {each.layer} {each.id}: {each.title}{_where(each, everything)}", "dim")
 
 
-_MARKS: Final = {State.HEALTHY: "ok", State.FAILING: "FAIL", State.UNKNOWN: "?", State.NOT_REACHED: "-"}
+_MARKS: Final = {
+    State.HEALTHY: "ok",
+    State.FAILING: "FAIL",
+    State.STARTING: "wait",
+    State.UNKNOWN: "?",
+    State.NOT_REACHED: "-",
+}
 
 
 def _layers(states: dict[str, tuple[LayerState, ...]], everything: bool) -> Iterator[Line]:
@@ -170,7 +180,8 @@ def _layers(states: dict[str, tuple[LayerState, ...]], everything: bool) -> Iter
         yield Line(f"  {node:<{width}}  {row}")
         broken = doctor.lowest(mine)
         if broken is not None:
-            yield Line(f"  {'':<{width}}  {broken.layer} {broken.layer.words}: {broken.why}", "bad")
+            style = "warn" if broken.state is State.STARTING else "bad"
+            yield Line(f"  {'':<{width}}  {broken.layer} {broken.layer.words}: {broken.why}", style)
             yield Line(f"  {'':<{width}}  healthy means: {layers.CRITERIA[broken.layer]}", "dim")
     if left := len(sick) - len(shown):
         yield Line(f"  and {left} more (--all)", "dim")

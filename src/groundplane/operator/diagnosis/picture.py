@@ -9,13 +9,10 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from ...diagnose import doctor
-from ...diagnose.engine import Verdict
+from ...diagnose.engine import WAITING, Verdict
 from ...diagnose.evidence import Evidence
 from ...diagnose.findings import Finding, Layer, Outcome
 from ...diagnose.layers import LayerState, State
-
-WAITING = "waiting"
-"""Id of the doctor's finding about what is not ready though nothing fails."""
 
 
 class Ill(msgspec.Struct, frozen=True):
