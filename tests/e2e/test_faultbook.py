@@ -45,20 +45,33 @@ async def test_a_healthy_cluster_of_every_kind_of_node_gives_no_finding() -> Non
         assert verdict.healthy, (told(verdict), verdict.unmatched, verdict.unknown)
 
 
+DOUBLE = {
+    "one": ("exporter-image-gone", "double-bit-error"),
+    "two": ("exporter-image-gone", "mig-layout-unknown"),
+    "three": ("mig-layout-unknown", "power-cable"),
+    "four": ("discovery-image-gone", "gsp-timeout"),
+    "five": ("exporter-image-untrusted", "fabric-in-progress"),
+}
+"""By node: a fault, and one of a lower layer that comes to it."""
+
+
 async def test_of_two_faults_on_a_node_the_lower_is_on_top_and_the_other_listed() -> None:
-    specs = [NodeSpec("one", gpus=(GpuSpec("A100", 2),)), NodeSpec("two", gpus=(GpuSpec("A100", 2),))]
+    specs = [node_for(FAULTS[lower], node) for node, (_, lower) in DOUBLE.items()]
+    upper = {node: upper for node, (upper, _) in DOUBLE.items()}
+    lower = {node: lower for node, (_, lower) in DOUBLE.items()}
     async with trials.trial(specs) as tried:
-        await apply("exporter-image-gone", tried.where("one"))
-        await apply("double-bit-error", tried.where("one"))
-        await apply("no-kernel-headers", tried.where("two"))
-        expected = [("S28", ("one",)), ("S10", ("two",))]
-        verdict = await tried.live()
-        for _ in range(100):
-            verdict = await tried.live()
-            follows = {each.id for each in verdict.causes[0].consequences} if verdict.causes else set()
-            if told(verdict) == expected and "P07" in follows:
-                return
-        raise AssertionError((told(verdict), [cause.consequences for cause in verdict.causes]))
+        await tried.apply(upper)
+        assert all(each.right for each in await tried.found(upper))
+        await tried.apply(lower)
+        assert all(each.right for each in await tried.found(lower))
+        verdict = await tried.listed(upper)
+        listed = {node: set(trials.consequences(verdict, node)) for node in DOUBLE}
+        assert {node: listed[node] & set(FAULTS[name].causes) for node, name in upper.items()} == {
+            node: {FAULTS[name].causes[0]} for node, name in upper.items()
+        }
+        assert [cause.finding.layer for cause in verdict.causes] == sorted(
+            cause.finding.layer for cause in verdict.causes
+        )
 
 
 async def test_what_cannot_be_there_is_refused() -> None:

@@ -30,7 +30,7 @@ SPEED: Final = 240.0
 """Cluster seconds in a real one: probes that are due in cluster time must not outrun a busy machine."""
 AGAIN_S: Final = 0.3
 """Real seconds between two examinations."""
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 120.0
 ARCHIVES: Final = 5
 
 _PLAIN: Final = {"gpus": (GpuSpec("A100", 2),)}
@@ -176,6 +176,16 @@ class Trial:
                 return results
             await asyncio.sleep(AGAIN_S)
 
+    async def listed(self, placed: Mapping[str, str], patience_s: float = PATIENCE_S) -> Verdict:
+        """The first verdict in which faults are consequences of what is lower on their nodes; the last one if none."""
+        end = time.monotonic() + patience_s
+        while True:
+            verdict = await self.live()
+            known = (set(FAULTS[name].causes) & set(consequences(verdict, node)) for node, name in placed.items())
+            if all(known) or time.monotonic() > end:
+                return verdict
+            await asyncio.sleep(AGAIN_S)
+
     async def whole(self, placed: Mapping[str, str], patience_s: float = PATIENCE_S) -> list[Result]:
         """Bring faults about, ask the doctor live and of an archive, clear them, and see whether all is well again."""
         await self.apply(placed)
@@ -204,6 +214,11 @@ class Trial:
             if same == set(placed.values()):
                 break
         return same
+
+
+def consequences(verdict: Verdict, node: str) -> list[str]:
+    """What is listed as following from a node's cause."""
+    return [each.id for cause in verdict.causes for each in cause.consequences if node in each.nodes]
 
 
 def told(verdict: Verdict) -> list[tuple[str, tuple[str, ...]]]:
