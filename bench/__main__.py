@@ -20,6 +20,7 @@ MODULES = [
     "bench.drift",
     "bench.doctor",
     "bench.archive",
+    "bench.diagnosis",
 ]
 
 
