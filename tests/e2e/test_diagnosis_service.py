@@ -236,6 +236,9 @@ async def test_what_goes_wrong_while_diagnosing_touches_nothing_else() -> None:
         await FAULTS["exporter-image-gone"].apply(made.where("gpu-1"))
         await made.until(lambda: made.sick().keys() == {"gpu-1"}, "the fault to be seen")
         assert 'groundplane_node_layer_failing{layer="L8",node="gpu-1"} 1.0' in made.series()
+        await made.until(
+            lambda: made.sick()["gpu-1"].startswith("L8 P07: "), "the Events that may be read to be heeded"
+        )
 
 
 def _more_failures(seen: Figures, before: int) -> bool:

@@ -186,7 +186,7 @@ class Reader:
             "runtimeclasses": tuple(classes),
             "clusterversions": (version,) if self._caches.cluster_version else (),
         }
-        objects = {plural: each for plural, each in objects.items() if plural not in self._unread}
+        objects = {plural: each for plural, each in objects.items() if each or plural not in self._unread}
         return Survey(namespace=self._namespace, at=self._client.now(), objects=objects, unread=self._unread)
 
     async def _node(self, name: str) -> tuple[list[Object], list[Object]]:
