@@ -10,7 +10,8 @@ from verify_world import World
 
 from groundplane.diagnose import collect, doctor, tree
 from groundplane.diagnose.engine import Verdict
-from groundplane.diagnose.findings import Outcome
+from groundplane.diagnose.findings import Layer, Outcome
+from groundplane.diagnose.layers import State
 from groundplane.diagnose.survey import Survey
 
 
@@ -325,3 +326,38 @@ def test_what_the_operator_said_counts_while_it_holds(state: str, nodes: list[st
     survey = told_by_the_policy(state, SANDBOX)
     verdict = doctor.diagnose(collect.of_survey(survey, nodes=nodes))
     assert [cause.finding.id for cause in verdict.causes] == expected
+
+
+def operator_pod(ready: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "gpu-operator-x", "namespace": "gpu-operator", "labels": {"app": "gpu-operator"}},
+        "spec": {"containers": [{"name": "gpu-operator"}]},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("pods", "policies", "state", "why"),
+    [
+        ([], True, State.HEALTHY, "ClusterPolicy cluster-policy is ready"),
+        ([operator_pod("True")], True, State.HEALTHY, "ClusterPolicy cluster-policy is ready"),
+        ([operator_pod("False")], True, State.FAILING, "pod gpu-operator-x is not ready"),
+        ([operator_pod("True")], False, State.UNKNOWN, ""),
+    ],
+)
+def test_the_operators_layer_is_the_clusters(
+    pods: list[dict[str, Any]], policies: bool, state: State, why: str
+) -> None:
+    survey = World().survey()
+    objects = {**survey.objects, "pods": (*survey.of_kind("pods"), *pods)}
+    if not policies:
+        objects["clusterpolicies"] = ()
+    seen = collect.of_survey(msgspec.structs.replace(survey, objects=objects))
+    verdict = doctor.diagnose(seen)
+    found = doctor.operator(verdict, seen)
+    assert (found.layer, found.state, found.why) == (Layer.OPERATOR, state, why)
+    assert doctor.report(verdict, seen)["operator"]["state"] == state.value
+    last = [line for line in tree.lines(verdict, seen, everything=True) if line.startswith("  cluster  ")]
+    assert [line.split()[1] for line in last] == ["L9"]

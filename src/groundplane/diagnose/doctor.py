@@ -142,6 +142,12 @@ def standing(verdict: Verdict, evidence: Evidence) -> dict[str, tuple[LayerState
     }
 
 
+def operator(verdict: Verdict, evidence: Evidence) -> LayerState:
+    """How the operator's layer stands."""
+    mine = (each.title for each in _everything(verdict) if each.layer is Layer.OPERATOR and each.id != WAITING)
+    return layers.of_cluster(evidence, next(mine, ""))
+
+
 def lowest(states: Sequence[LayerState]) -> LayerState | None:
     """The lowest layer that fails or only starts; None if there is none such."""
     return next((each for each in states if each.state in (State.FAILING, State.STARTING)), None)
@@ -153,6 +159,7 @@ def report(verdict: Verdict, evidence: Evidence) -> dict[str, Any]:
     found = findings.report(rows)
     found["healthy"] = verdict.healthy
     found["causes"] = [_cause(cause) for cause in verdict.causes]
+    found["operator"] = _layer(operator(verdict, evidence))
     found["nodes"] = [
         {"name": node, "layers": {each.layer.value: _layer(each) for each in states}}
         for node, states in standing(verdict, evidence).items()

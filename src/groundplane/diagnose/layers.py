@@ -252,6 +252,20 @@ def of_node(
     return tuple(found)
 
 
+def of_cluster(evidence: Evidence, failing: str = "") -> LayerState:
+    """How the operator's layer stands, which is of the cluster, not of a node; ``failing`` says what fails of it."""
+    if failing:
+        return LayerState(Layer.OPERATOR, State.FAILING, failing)
+    operators = [each for each in evidence.of_kind("Pod") if pods.is_operator(each) and not pods.ended(each)]
+    if operators and not any(map(pods.ready, operators)):
+        return LayerState(Layer.OPERATOR, State.FAILING, f"pod {seen.name(operators[0])} is not ready")
+    for policy in evidence.of_kind("ClusterPolicy"):
+        status: Mapping[str, Any] = policy.get("status") or {}
+        if state := status.get("state"):
+            return LayerState(Layer.OPERATOR, State.HEALTHY, f"ClusterPolicy {seen.name(policy)} is {state}")
+    return LayerState(Layer.OPERATOR, State.UNKNOWN)
+
+
 _APART: Final = frozenset({Layer.TELEMETRY})
 """Layers that nothing stands upon: they may be well above a failure."""
 

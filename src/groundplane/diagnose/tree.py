@@ -46,7 +46,7 @@ def styled(verdict: Verdict, evidence: Evidence, *, everything: bool = False) ->
         told += [Line(""), Line(title, "head")] if rows else []
         for finding in rows:
             told += _finding(finding, everything)
-    told += _layers(states, everything)
+    told += _layers(states, doctor.operator(verdict, evidence), everything)
     told += _unknown(verdict, states, everything)
     if verdict.notes:
         told += [Line(""), Line("To be known", "head")]
@@ -62,7 +62,7 @@ def brief(verdict: Verdict, evidence: Evidence) -> list[str]:
     told = [next(_headline(verdict, states, evidence))]
     for cause in verdict.causes[:1]:
         told += [Line(""), *_cause(cause, 1, len(verdict.causes), everything=False)]
-    told += _layers(states, everything=False)
+    told += _layers(states, doctor.operator(verdict, evidence), everything=False)
     return [_printable(line).text for line in told]
 
 
@@ -166,15 +166,15 @@ _MARKS: Final = {
 }
 
 
-def _layers(states: dict[str, tuple[LayerState, ...]], everything: bool) -> Iterator[Line]:
-    """The tree: each sick node's layers; healthy nodes are counted."""
+def _layers(states: dict[str, tuple[LayerState, ...]], operator: LayerState, everything: bool) -> Iterator[Line]:
+    """The tree: each sick node's layers, and the operator's, which is of the cluster; healthy nodes are counted."""
     sick = {node: mine for node, mine in states.items() if everything or doctor.lowest(mine)}
     if not sick:
         return
     yield Line("")
     yield Line("Layers by node", "head")
     shown = list(sick.items()) if everything else list(sick.items())[:ROWS_SHOWN]
-    width = max(len(node) for node, _ in shown)
+    width = max(len(node) for node in ("cluster", *(node for node, _ in shown)))
     for node, mine in shown:
         row = "  ".join(f"{each.layer} {_MARKS[each.state]}" for each in mine)
         yield Line(f"  {node:<{width}}  {row}")
@@ -187,6 +187,9 @@ def _layers(states: dict[str, tuple[LayerState, ...]], everything: bool) -> Iter
         yield Line(f"  and {left} more (--all)", "dim")
     if left := len(states) - len(sick):
         yield Line(f"  {left} GPU nodes without a failure", "good")
+    style = {State.HEALTHY: "good", State.FAILING: "bad"}.get(operator.state, "warn")
+    why = f": {operator.why}" if operator.why else ""
+    yield Line(f"  {'cluster':<{width}}  {operator.layer} {_MARKS[operator.state]}  {operator.layer.words}{why}", style)
 
 
 def _unknown(verdict: Verdict, states: dict[str, tuple[LayerState, ...]], everything: bool) -> Iterator[Line]:
