@@ -21,6 +21,12 @@ def nodes(gpus: int) -> list[dict[str, Any]]:
     return made
 
 
+def present(made: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for node in made:
+        node["metadata"]["labels"]["nvidia.com/gpu.present"] = "true"
+    return made
+
+
 POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}, "spec": {}}
 OPERATOR = {
     "apiVersion": "apps/v1",
@@ -76,10 +82,18 @@ def told(verdict: Verdict) -> list[tuple[str, list[str]]]:
         ([*nodes(0)], [("O01", [])]),
         ([*nodes(0), PENDING], [("O01", ["S06"])]),
         ([*nodes(0), OPERATOR, PENDING], [("O02", ["S06"])]),
+        ([*present(nodes(0)), PENDING], [("O01", ["S05", "S06"])]),
         ([*nodes(8)], []),
         ([], []),
     ],
-    ids=["nothing", "nothing, and a pod waits", "no policy", "a device plugin of their own", "no nodes"],
+    ids=[
+        "nothing",
+        "nothing, and a pod waits",
+        "no policy",
+        "labels of before are left",
+        "a device plugin of their own",
+        "no nodes",
+    ],
 )
 def test_what_lacks_is_the_cause(things: list[dict[str, Any]], expected: list[tuple[str, list[str]]]) -> None:
     assert told(judged(*things)) == expected

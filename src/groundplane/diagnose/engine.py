@@ -226,6 +226,8 @@ def _across(causes: Sequence[Cause], operator_first: bool) -> list[Cause]:
     A pod that finds no GPU is a consequence of a node whose driver is broken; an operator that has too little memory is
     a cause of its own, and so is anything of the cluster below the nodes' causes.
     """
+    if operator_first:
+        causes = _nothing_is_up(causes)
     of_nodes = [cause for cause in causes if cause.finding.nodes]
     lowest = min((rank(cause.finding.layer, False) for cause in of_nodes), default=None)
     result = list(of_nodes)
@@ -244,6 +246,17 @@ def _across(causes: Sequence[Cause], operator_first: bool) -> list[Cause]:
         all_of_it = findings.grouped([*result[at].consequences, *follows])
         result[at] = msgspec.structs.replace(result[at], consequences=tuple(all_of_it))
     return result
+
+
+def _nothing_is_up(causes: Sequence[Cause]) -> list[Cause]:
+    """What nodes lack follows from that which keeps the operator from bringing anything up, where that is known."""
+    first = next((each for each in causes if each.finding.layer is Layer.OPERATOR and not each.symptom), None)
+    if first is None:
+        return list(causes)
+    follows = [each for each in causes if each.symptom and each.finding.layer is not Layer.OPERATOR]
+    told = [piece for each in follows for piece in (each.finding, *each.consequences)]
+    whole = Cause(first.finding, tuple(findings.grouped([*first.consequences, *told])))
+    return [whole if each is first else each for each in causes if each not in follows]
 
 
 _NOT_UP: Final = ("nothing", "operator")

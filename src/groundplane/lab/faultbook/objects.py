@@ -13,6 +13,7 @@ from ...cluster.client import PatchType
 from ...cluster.errors import AlreadyExists, NotFound
 from ..host import SimulatedHost
 from ..kubelet import features
+from .machine import KEPT as BACKUPS
 from .machine import Change
 from .model import Act, Where
 
@@ -171,6 +172,33 @@ def _value(thing: Any, path: Path) -> Any:
     for key in path:
         thing = thing.get(key) if isinstance(thing, Mapping) else None
     return thing
+
+
+_POLICIES_KEPT: Final = f"{BACKUPS}/clusterpolicies.json"
+
+
+async def no_policy(where: Where) -> None:
+    """The ClusterPolicies are deleted, and all that they brought up goes with them; a backup is on the node."""
+    found = (await where.client.list(kinds.CLUSTER_POLICY)).items
+    where.host.root.write_atomic(_POLICIES_KEPT, json.dumps(list(map(_made, found))))
+    for each in found:
+        await where.client.delete(kinds.CLUSTER_POLICY, each["metadata"]["name"])
+
+
+def _made(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """A policy as it can be made again."""
+    metadata = {key: policy["metadata"][key] for key in ("name", "labels", "annotations") if key in policy["metadata"]}
+    return {"apiVersion": policy["apiVersion"], "kind": policy["kind"], "metadata": metadata, "spec": policy["spec"]}
+
+
+async def policies_again(where: Where) -> None:
+    """The ClusterPolicies are made again from the backup."""
+    if not where.host.root.exists(_POLICIES_KEPT):
+        return
+    for body in json.loads(where.host.root.read_text(_POLICIES_KEPT)):
+        with contextlib.suppress(AlreadyExists):
+            await where.client.create(kinds.CLUSTER_POLICY, body)
+    where.host.root.remove(_POLICIES_KEPT)
 
 
 # --- Nodes ------------------------------------------------------------------------------------------------------------

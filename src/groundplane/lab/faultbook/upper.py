@@ -368,6 +368,15 @@ UPPER: Final[Mapping[str, Fault]] = {
         CONTAINER,
         cluster=True,
     ),
+    "policy-deleted": Fault(
+        Layer.OPERATOR,
+        "somebody deleted the ClusterPolicy, and with it all operands",
+        ("O02", "O01"),
+        objects.no_policy,
+        objects.policies_again,
+        ANY,
+        cluster=True,
+    ),
     "definitions-old": Fault(
         Layer.OPERATOR,
         "the ClusterPolicy's definition is older than the operator",
