@@ -31,6 +31,15 @@ def driver_set(labels: dict[str, str]) -> dict[str, Any]:
     return {"kind": "DaemonSet", "metadata": {"name": "nvidia-driver-daemonset-417", "labels": labels}}
 
 
+def toolkit(*, ready: bool, restarts: int, more: str = "") -> dict[str, Any]:
+    pod = {"name": "t", "node": "n", "app": "nvidia-container-toolkit-daemonset", "ready": ready, "restarts": restarts}
+    line = "containerd config dump failed (exit code 127): chroot: failed to run command: No such file or directory"
+    return {
+        "pods": [{**pod, "containers": {"nvidia-container-toolkit-ctr": "Running"}}],
+        "logs": {"t/nvidia-container-toolkit-ctr": line + more},
+    }
+
+
 def plugin(line: str) -> dict[str, Any]:
     return {"logs": {"p/nvidia-device-plugin": line}}
 
@@ -46,6 +55,10 @@ def plugin(line: str) -> dict[str, Any]:
         ("S01", {"labels": {"n": {**SEEN, **GKE}}, "objects": [OFFERS]}, False),
         ("S24", {"objects": [driver_set({MISSING: "true"})]}, True),
         ("S24", {"objects": [driver_set({"openshift.driver-toolkit": "true"})]}, False),
+        ("S33", toolkit(ready=False, restarts=1), True),
+        ("S33", toolkit(ready=True, restarts=1), True),
+        ("S33", toolkit(ready=True, restarts=0), False),
+        ("S33", toolkit(ready=False, restarts=1, more="; trying the next source"), False),
         ("S38", plugin("GPU-1 is Unhealthy until the plugin starts anew: Xid 32 on GPU-1"), True),
         ("S38", plugin("GPU-1 is Unhealthy until the plugin starts anew: GPU-1 is gone: lost"), False),
         ("S38", plugin("Xid 31 on GPU-1 is ignored"), False),
