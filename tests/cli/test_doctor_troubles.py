@@ -251,7 +251,7 @@ async def test_what_hangs_is_unknown_when_the_time_is_over(cluster: Cluster, wha
     async with asyncio.timeout(30):
         code, causes, unknown = await cluster.found("--timeout", "1")
     assert code == 3
-    assert [each for each in unknown if "no end of the answer" in each or "the time was over" in each], unknown
+    assert [each for each in unknown if "no end of the answer" in each or "the time for it was over" in each], unknown
     assert ("S10" in causes) == (what != "log")
 
 

@@ -135,27 +135,49 @@ def _given(source: str | None, document: str | None, pod: tuple[str, str] | None
 
     try:
         if document is not None:
-            text = texts.decoded(_bytes(document))
+            text = texts.decoded(_bytes(document)[0])
             return evidence.loads(text, "standard input" if document == "-" else document)
         assert source is not None
         if source != "-" and _is_archive(Path(source)):
             return _archive(Path(source), pod)
-        return texts.read(texts.decoded(_bytes(source)))
+        return _text(source)
     except evidence.EvidenceError as error:
         raise click.UsageError(str(error)) from None
     except OSError as error:
         raise click.UsageError(f"{source or document} cannot be read: {error.strerror or error}") from None
 
 
-def _bytes(path: str) -> bytes:
+def _text(path: str) -> "Evidence":
+    """What a text of any length holds: its end, as failures are there, which is told."""
+    import msgspec
+
+    from ..diagnose import texts
+
+    data, whole = _bytes(path)
+    found = texts.read(texts.decoded(data))
+    if whole:
+        return found
+    cut = f"only the last {texts.LARGEST >> 20} MiB of {path} were read"
+    return msgspec.structs.replace(found, missing=(cut, *found.missing))
+
+
+def _bytes(path: str) -> tuple[bytes, bool]:
+    """The end of a file or of stdin, and whether that is all of it."""
     from ..diagnose.texts import LARGEST
 
-    if path == "-":
-        return sys.stdin.buffer.read(LARGEST)
-    with Path(path).open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - LARGEST))
-        return file.read(LARGEST)
+    data, whole = bytearray(), True
+    with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
+        if file.seekable():
+            whole = file.seek(max(0, file.seek(0, 2) - LARGEST)) == 0
+        while chunk := file.read(1 << 20):
+            data += chunk
+            if len(data) > 2 * LARGEST:
+                del data[:-LARGEST]
+                whole = False
+    if len(data) > LARGEST:
+        del data[:-LARGEST]
+        whole = False
+    return bytes(data), whole
 
 
 _PACKED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")

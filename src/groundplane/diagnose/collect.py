@@ -483,7 +483,7 @@ def _worth_reading(
             yield status, how or "ready"
 
 
-_LATE: Final = "the time was over (--timeout gives more)"
+_LATE: Final = "the time for it was over"
 
 
 class _Trouble(NamedTuple):

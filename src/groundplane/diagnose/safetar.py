@@ -16,6 +16,8 @@ from tarfile import EmptyHeaderError, ReadError, TruncatedHeaderError  # type: i
 from typing import BinaryIO, Final, NamedTuple, Self, cast
 
 _CHUNK: Final = 1 << 18
+_SPARE: Final = 16 << 20
+"""Bytes beyond its limit that a member may have in memory before its beginning is dropped."""
 _HEADER_MOST: Final = 1 << 20
 """Bytes of an extended header: a name of any honest length."""
 
@@ -122,13 +124,14 @@ def _tail(name: str, file: "_Bounded", most: int) -> Member:
     try:
         while chunk := file.read(_CHUNK):
             data += chunk
-            if len(data) > 2 * most:
+            if len(data) > most + _SPARE:
                 del data[:-most]
     except _TooMuchError:
         trouble = f"{name} unfolds to more than may be read; the rest was left out"
     except _BROKEN as error:
         trouble = f"{name} is damaged or ends early ({error or type(error).__name__}); what came before was read"
-    return Member(name, bytes(data[-most:]), trouble)
+    del data[:-most]
+    return Member(name, bytes(data), trouble)
 
 
 def _tar(file: BinaryIO, limits: Limits) -> Iterator[Member]:

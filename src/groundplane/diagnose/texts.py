@@ -12,21 +12,31 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from ..api import goyaml
 from . import evidence as seen
 from . import pods
 from .evidence import Command, Event, Evidence, EvidenceError, KernelLog, Log, NodeFacts, Object
 
-LARGEST: Final = 32 << 20
+LARGEST: Final = 16 << 20
 """Bytes of a text that are read; its end is kept, as failures are there."""
 LONGEST: Final = 1 << 14
 """Characters of a line that are kept."""
+_YAML_MOST: Final = 1 << 20
+"""Characters that are read as one document of YAML, which takes seconds; of longer Lists, objects one by one."""
+_YAML_ALL: Final = 4 << 20
+"""Characters of YAML that are read in all: the rest of a text stays text."""
+_RUN: Final = re.compile(rb"[\t\x20-\x7e]{4,}")
+_SAMPLE: Final = 1 << 16
 _MARKS: Final = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]")
 
 
 def decoded(data: bytes) -> str:
     """The text of bytes in any encoding: what cannot be read is replaced, lines and the whole are bounded."""
+    if not data.startswith(tuple(mark for mark, _ in _MARKS)) and _is_binary(data[:_SAMPLE]):
+        data = b"\n".join(_RUN.findall(data[-LARGEST:]))
     encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
     text = (
         data[-LARGEST:].decode(encoding, "replace")
@@ -35,8 +45,27 @@ def decoded(data: bytes) -> str:
     )
     if "\x1b" in text:
         text = _COLOURS.sub("", text)
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "").split("\n")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = text.replace("\0", "")
+    if text.lstrip()[:1] == "{" and _is_json(text):
+        return text  # one line, as the API server itself writes it
+    lines = text.split("\n")
     return "\n".join([line if len(line) <= LONGEST else line[:LONGEST] for line in lines])
+
+
+def _is_binary(sample: bytes) -> bool:
+    """Whether bytes are no text in any encoding: of such, only what can be printed is read."""
+    text = sample.decode("utf-8", "replace")
+    return text.count("\N{REPLACEMENT CHARACTER}") > len(text) // 10
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return False
+    return True
 
 
 def read(text: str, source: str = "the text") -> Evidence:
@@ -85,6 +114,8 @@ class _Found:
         self.kernel: list[str] = []
         self.smi: list[str] = []
         self.rest: list[str] = []
+        self.missing: list[str] = []
+        self.yaml_left = _YAML_ALL
 
     def evidence(self) -> Evidence:
         """All of it; of several objects of one name, the one that says more."""
@@ -100,6 +131,7 @@ class _Found:
             logs=(Log(text=rest),) if rest else (),
             kernel=(KernelLog(text="\n".join(self.kernel)),) if self.kernel else (),
             nodes=(_smi(self.smi),) if self.smi else (),
+            missing=tuple(dict.fromkeys(self.missing)),
         )
 
 
@@ -126,7 +158,11 @@ def _document(text: str) -> Any:
     try:
         if begin == "{":
             return json.loads(text)
-        if _YAML_HEAD.match(text.lstrip().removeprefix("---").lstrip()) and "\n---" not in text:
+        if (
+            len(text) <= _YAML_MOST
+            and _YAML_HEAD.match(text.lstrip().removeprefix("---").lstrip())
+            and "\n---" not in text
+        ):
             return goyaml.loads(text)
     except _TROUBLES:
         pass
@@ -213,10 +249,17 @@ def _another(block: _Block, line: str) -> bool:
 
 
 def _read_yaml(lines: Sequence[str], found: _Found) -> bool:
+    if sum(map(len, lines)) > _YAML_MOST:
+        return _read_long_yaml(lines, found)
     whole = list(lines)
     while whole:  # what stands below a pasted document often looks like more of it
+        text = "\n".join(whole)
+        found.yaml_left -= len(text)
+        if found.yaml_left < 0:
+            found.missing.append(_TOO_LONG)
+            return False
         try:
-            things = list(_objects(goyaml.loads("\n".join(whole))))
+            things = list(_objects(goyaml.loads(text)))
         except _TROUBLES:
             cut = next((index for index in range(len(whole) - 1, 0, -1) if not whole[index].startswith(" ")), 0)
             found.rest += whole[cut:] if cut else []
@@ -227,6 +270,29 @@ def _read_yaml(lines: Sequence[str], found: _Found) -> bool:
         found.objects += things
         return bool(things)
     return False
+
+
+_TOO_LONG: Final = "a part of the YAML was read as text only, as there is much of it; JSON (-o json) is read quicker"
+
+
+def _read_long_yaml(lines: Sequence[str], found: _Found) -> bool:
+    """The objects of a List one after another, as long as there is room; what is left stays text."""
+    begin = next((number for number, line in enumerate(lines) if line.startswith("items:")), len(lines)) + 1
+    starts = [number for number, line in enumerate(lines[begin:], start=begin) if line.startswith("- ")]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        item = "\n".join(lines[start:end])
+        found.yaml_left -= len(item)
+        if found.yaml_left < 0:
+            found.missing.append(_TOO_LONG)
+            found.rest += lines[start:]
+            return True
+        try:
+            found.objects += [each for thing in goyaml.loads(item) for each in _objects(thing)]
+        except _TROUBLES:
+            found.rest += lines[start:end]
+    if not starts:
+        found.missing.append(_TOO_LONG)
+    return bool(starts)
 
 
 _RETRIES: Final = 8
