@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from groundplane.admin import nodelook
 from groundplane.api import names
 from groundplane.lab import driverfaults
 from groundplane.lab.cluster import Lab
@@ -157,6 +158,14 @@ async def test_the_lowest_layer_of_a_broken_node_is_the_cause(broken: Lab, tmp_p
     assert code == 0, text
     code, text = await doctor(broken, tmp_path, "--node", "gpu-9")
     assert code == 4 and "there is no node gpu-9" in text
+
+    code, text = await doctor(broken, tmp_path, "--node", "gpu-2")
+    assert "--node-pods looks without one" in text and "run groundplane doctor --node-pods" in text
+    code, text = await doctor(broken, tmp_path, "--node", "gpu-2", "--node-pods", "--node-image", "groundplane:1", "-a")
+    assert code == 3 and "[S10]" in text
+    assert "could not be looked at" not in text and "L0 ok  L1 FAIL" in text
+    pods = broken.api.list(broken.api.resource("pods"), "gpu-operator")["items"]
+    assert not [pod for pod in pods if nodelook.LABEL in (pod["metadata"].get("labels") or {})]
 
     code, text = await doctor(broken, tmp_path, "--pod", "default/none")
     assert code == 1 and "there is no pod default/none" in text

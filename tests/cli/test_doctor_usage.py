@@ -20,6 +20,8 @@ def run(*argv: str, given: str = "") -> tuple[int, str]:
         (("--from", "/nowhere/x"), "/nowhere/x cannot be read: No such file"),
         (("--from", "-", "--evidence", "-"), "give one of --from (or --archive) and --evidence"),
         (("--from", "-", "--node", "a"), "go with a live cluster"),
+        (("--from", "-", "--node-pods"), "--node-pods looks at a live cluster once"),
+        (("--node-image", "x"), "are for --node-pods"),
         (("--watch", "-o", "json"), "--watch prints text only"),
         (("--pod", "a/b/c", "--from", "-"), "--pod takes NAMESPACE/NAME"),
         (("--evidence", "-"), "has no field nonsense"),

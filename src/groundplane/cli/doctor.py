@@ -4,7 +4,7 @@ import contextlib
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -47,6 +47,7 @@ COLOURS = {"head": "bold", "bad": "red", "warn": "yellow", "good": "green", "dim
     help="A site's signatures too.",
 )
 @click.option("--exec/--no-exec", "look", default=True, show_default=True, help="Look at sick nodes in operand pods.")
+@reach.node_pod_options
 @click.option("--log-lines", type=click.IntRange(1, 100_000), default=200, show_default=True, help="Of each log.")
 @click.option(
     "--timeout", "within_s", type=click.FloatRange(1), default=120.0, show_default=True,
@@ -66,6 +67,9 @@ def command(
     document: str | None,
     site: tuple[Path, ...],
     look: bool,
+    node_pods: bool,
+    node_image: str,
+    pull_secrets: tuple[str, ...],
     log_lines: int,
     within_s: float,
     everything: bool,
@@ -74,10 +78,15 @@ def command(
 ) -> None:
     """Find what is broken, from the bottom up: the lowest failing layer is the cause, the rest follows from it.
 
-    Changes nothing. Exits with 0 if nothing fails, 3 with a failure, 4 with warnings or things that could not be
-    looked at.
+    Changes nothing, but for the pods that --node-pods allows. Exits with 0 if nothing fails, 3 with a failure, 4 with
+    warnings or things that could not be looked at.
     """
     _check(source, document, watch, nodes, pod, output, html)
+    reach.check_node_pods(node_pods, node_image, pull_secrets)
+    if node_pods and (watch or source is not None or document is not None):
+        raise click.UsageError(
+            "--node-pods looks at a live cluster once: give it without --watch, --from and --evidence"
+        )
     known = _signatures(site)
     if watch:
         where = reach.config(kubeconfig, context)
@@ -87,7 +96,8 @@ def command(
     if source is not None or document is not None:
         evidence = _given(source, document, named)
     else:
-        evidence = _live(kubeconfig, context, namespace, nodes, named, look, log_lines, within_s)
+        inside = _Inside(look, node_pods, node_image, pull_secrets)
+        evidence = _live(kubeconfig, context, namespace, nodes, named, inside, log_lines, within_s)
     _tell(evidence, known, named, everything, output, html)
 
 
@@ -208,7 +218,7 @@ def _live(
     namespace: str,
     nodes: Sequence[str],
     pod: tuple[str, str] | None,
-    look: bool,
+    inside: "_Inside",
     log_lines: int,
     within_s: float,
 ) -> "Evidence":
@@ -225,8 +235,8 @@ def _live(
                     namespace=namespace,
                     nodes=nodes,
                     pod=pod,
-                    exec=look,
-                    look=_looker(client, namespace, tell),
+                    exec=inside.by_exec or inside.by_pods,
+                    look=inside.looker(client, namespace, tell),
                     log_lines=log_lines,
                     within_s=within_s,
                     tell=tell,
@@ -235,15 +245,34 @@ def _live(
     return reach.run(examine())
 
 
-def _looker(
-    client: "Client", namespace: str, tell: "Callable[[str], None]"
-) -> "Callable[[Sequence[str]], Awaitable[Looked]]":
-    from ..admin import nodelook
+class _Inside(NamedTuple):
+    """How nodes may be looked at from inside."""
 
-    async def look(nodes: Sequence[str]) -> "Looked":
-        return await nodelook.look(client, nodes, namespace=namespace, timeout_s=15.0, tell=tell)
+    by_exec: bool
+    by_pods: bool
+    image: str
+    pull_secrets: tuple[str, ...]
 
-    return look
+    def looker(
+        self, client: "Client", namespace: str, tell: "Callable[[str], None]"
+    ) -> "Callable[[Sequence[str]], Awaitable[Looked]]":
+        from ..admin import nodelook
+
+        ways = [way for way, may in ((nodelook.Way.EXEC, self.by_exec), (nodelook.Way.PODS, self.by_pods)) if may]
+
+        async def look(nodes: Sequence[str]) -> "Looked":
+            return await nodelook.look(
+                client,
+                nodes,
+                namespace=namespace,
+                ways=ways,
+                image=self.image,
+                pull_secrets=self.pull_secrets,
+                timeout_s=60.0 if self.by_pods else 15.0,
+                tell=tell,
+            )
+
+        return look
 
 
 @contextlib.contextmanager

@@ -54,11 +54,7 @@ def _duration(_context: click.Context, _option: click.Parameter, text: str | Non
 @click.option("--workload", "workloads", metavar="NAMESPACE/POD", multiple=True, help="This pod's logs too.")
 @click.option("--since", "since_s", metavar="DURATION", callback=_duration, help="Logs and events since, such as 2h.")
 @click.option("--exec/--no-exec", "look", default=True, show_default=True, help="Look at GPU nodes in operand pods.")
-@click.option(
-    "--node-pods", is_flag=True, help="Also look at nodes by short-lived privileged pods, which are deleted again."
-)
-@click.option("--node-image", metavar="IMAGE", default="", help="Image of these pods: groundplane's, in your registry.")
-@click.option("--pull-secret", "pull_secrets", metavar="NAME", multiple=True, help="Pull secret of these pods.")
+@reach.node_pod_options
 @click.option(
     "--pseudonyms", is_flag=True, help="Other names for nodes, addresses, serial numbers, the same throughout."
 )
@@ -80,8 +76,7 @@ def command(**given: Any) -> None:
     named = [_named(each) for each in given["workloads"]]
     if given["path"] is not None and given["folder"] is not None:
         raise click.UsageError("give one of --file and --dir")
-    if (given["node_image"] or given["pull_secrets"]) and not given["node_pods"]:
-        raise click.UsageError("--node-image and --pull-secret are for --node-pods")
+    reach.check_node_pods(given["node_pods"], given["node_image"], given["pull_secrets"])
     if named and not given["yes"]:
         click.confirm(
             f"Logs of {', '.join(given['workloads'])} may hold what no rule knows as secret. Include them?", abort=True

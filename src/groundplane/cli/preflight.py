@@ -39,11 +39,7 @@ NO_NAMESPACE_YET = "default"
     help="Judge what kubectl printed (-o yaml or json), a folder of such files, or - for stdin, instead of a cluster.",
 )
 @click.option("--exec", "by_exec", is_flag=True, help="Also look at nodes by commands in operand pods; they only read.")
-@click.option(
-    "--node-pods", is_flag=True, help="Also look at nodes by short-lived privileged pods, which are deleted again."
-)
-@click.option("--node-image", metavar="IMAGE", default="", help="Image of these pods: groundplane's, in your registry.")
-@click.option("--pull-secret", "pull_secrets", metavar="NAME", multiple=True, help="Pull secret of these pods.")
+@reach.node_pod_options
 @click.option("--on-node", is_flag=True, help="Look at the node that this runs on, and at no cluster.")
 @click.option("--root", metavar="PATH", default="/", show_default=True, help="With --on-node: the node's root.")
 @click.option(
@@ -108,8 +104,7 @@ class Options(NamedTuple):
             raise click.UsageError("--snapshot asks no cluster: give it without --exec and --node-pods")
         if self.root != "/" and not self.on_node:
             raise click.UsageError("--root is for --on-node")
-        if (self.node_image or self.pull_secrets) and not self.node_pods:
-            raise click.UsageError("--node-image and --pull-secret are for --node-pods")
+        reach.check_node_pods(self.node_pods, self.node_image, self.pull_secrets)
         if (self.addresses or self.no_network) and not (self.on_node or self.node_pods):
             raise click.UsageError("--reach and --no-network are for --on-node and --node-pods")
         if any("@" in address.partition("//")[2].partition("/")[0] for address in self.addresses):

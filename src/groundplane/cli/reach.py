@@ -6,7 +6,7 @@ end here, as one sentence with what to do next; a traceback is a defect.
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -74,6 +74,24 @@ output_option = click.option(
 html_option = click.option(
     "--html", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Also write a report as one page."
 )
+
+
+node_pod_options = all_of(
+    click.option(
+        "--node-pods", is_flag=True, help="Also look at nodes by short-lived privileged pods, which are deleted again."
+    ),
+    click.option(
+        "--node-image", metavar="IMAGE", default="", help="Image of these pods: groundplane's, in your registry."
+    ),
+    click.option("--pull-secret", "pull_secrets", metavar="NAME", multiple=True, help="Pull secret of these pods."),
+)
+"""Of what may look at nodes by pods of its own; :func:`check_node_pods` checks what was given."""
+
+
+def check_node_pods(node_pods: bool, image: str, pull_secrets: Sequence[str]) -> None:
+    """Raises :class:`click.UsageError` for options of pods that are not allowed."""
+    if (image or pull_secrets) and not node_pods:
+        raise click.UsageError("--node-image and --pull-secret are for --node-pods")
 
 
 def config(kubeconfig: str | None, context: str | None) -> "Config":

@@ -381,7 +381,7 @@ def _tail(text: str) -> str:
 
 def _unknown(evidence: Evidence, anything: bool) -> Iterator[Finding]:
     for sentence in evidence.missing:
-        yield _unknown_finding("could not be looked at", sentence, "groundplane must-gather")
+        yield _unknown_finding("could not be looked at", sentence, _LOOK if "--node-pods" in sentence else _GATHER)
     if anything:
         return
     if any(True for _ in evidence.of_kind("Pod")) or any(True for _ in evidence.of_kind("Node")):
@@ -390,6 +390,10 @@ def _unknown(evidence: Evidence, anything: bool) -> Iterator[Finding]:
         yield _unknown_finding("no known signature in what was given", "no pod's state was seen", "groundplane doctor")
     else:
         yield _unknown_finding("nothing was given to judge", "the evidence is empty", "groundplane doctor")
+
+
+_LOOK: Final = "groundplane doctor --node-pods"
+_GATHER: Final = "groundplane must-gather"
 
 
 def _unknown_finding(title: str, why: str, run: str) -> Finding:
