@@ -194,7 +194,7 @@ LOWER: Final[Mapping[str, Fault]] = {
     "virtual-gpu-not-started": xid(78, "a virtual GPU could not be started", ("XID-UPDATE",), Layer.DRIVER),
     "gsp-error": xid(120, "its system processor failed", ("S27",), Layer.DRIVER),
     "nvlink5-prerequisites": driver(
-        "nvlink5-prerequisites", Layer.DRIVER, "NVLink 5 lacks the network's driver", ("D08",), CONTAINER
+        "nvlink5-prerequisites", Layer.DRIVER, "NVLink 5 lacks the network's driver", ("D08", "S18"), CONTAINER
     ),
     "network-driver-missing": Fault(
         Layer.DRIVER,

@@ -29,7 +29,7 @@ MIG: Final = "nvidia-mig-manager"
 WORKLOAD_NAMESPACE: Final = "default"
 WORKLOAD: Final = "lab-fault"
 PAUSE: Final = "registry.k8s.io/pause:3.10"
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 180.0
 """Real seconds that something of the cluster is waited for, without which a fault cannot be brought about."""
 AGAIN_S: Final = 0.1
 

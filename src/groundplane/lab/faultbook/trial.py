@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from ...admin import gather, gather_pack, nodelook
+from ...cluster import kinds
 from ...cluster.client import Client
 from ...diagnose import archive, collect, doctor
 from ...diagnose.engine import Verdict
@@ -159,13 +160,19 @@ class Trial:
         return doctor.diagnose(gathered.captured.evidence()), doctor.diagnose(read.evidence())
 
     async def healthy(self, patience_s: float = PATIENCE_S) -> Verdict:
-        """The first verdict without any finding; the last one if there is none in time."""
+        """The first verdict without a finding, in a cluster that has settled; the last one if there is none in time."""
         end = time.monotonic() + patience_s
         while True:
             verdict = await self.live()
-            if verdict.healthy or time.monotonic() > end:
+            if (verdict.healthy and await self._settled()) or time.monotonic() > end:
                 return verdict
             await asyncio.sleep(AGAIN_S)
+
+    async def _settled(self) -> bool:
+        """Whether the operator has done what the policy says, and DaemonSets roll no more."""
+        policies = (await self.client.list(kinds.CLUSTER_POLICY)).items
+        sets = (await self.client.list(kinds.DAEMON_SET, OPERATOR_NAMESPACE)).items
+        return all(map(_done, policies)) and all(map(_rolled, sets))
 
     async def found(self, placed: Mapping[str, str], patience_s: float = PATIENCE_S) -> list[Result]:
         """What the doctor says of faults as soon as it is right; what it said last if it is not in time."""
@@ -214,6 +221,22 @@ class Trial:
             if same == set(placed.values()):
                 break
         return same
+
+
+def _done(policy: Mapping[str, Any]) -> bool:
+    status = policy.get("status") or {}
+    seen = [each.get("observedGeneration") for each in status.get("conditions") or () if each["type"] == "Ready"]
+    return status.get("state") == "ready" and seen == [policy["metadata"]["generation"]]
+
+
+def _rolled(daemon_set: Mapping[str, Any]) -> bool:
+    """Whether its pods are of its template and ready; driver pods are replaced when somebody deletes them."""
+    status, spec = daemon_set.get("status") or {}, daemon_set["spec"]
+    wanted = status.get("desiredNumberScheduled", 0)
+    waits = (spec.get("updateStrategy") or {}).get("type") == "OnDelete"
+    new = waits or status.get("updatedNumberScheduled", 0) >= wanted
+    seen = status.get("observedGeneration") == daemon_set["metadata"]["generation"]
+    return bool(seen and new and status.get("numberReady", 0) >= wanted)
 
 
 def consequences(verdict: Verdict, node: str) -> list[str]:
