@@ -428,13 +428,25 @@ async def test_6_3_it_waits_for_each_layer_of_the_driver_container(world: World)
     await world.logged("nvidia-smi ended with code 18 (ERROR_LIB_RM_VERSION_MISMATCH): NVIDIA-SMI has failed; awaited")
     world.modules("nvidia")
     world.smi_code = 0
-    await world.logged("nvidia-fs is not ready after")
-    await world.logged("s: kernel module nvidia_fs is not loaded")
+    await world.logged("s: nvidia-fs: kernel module nvidia_fs is not loaded")
     assert world.status("driver-ready") is None
     world.devices()
     world.modules("nvidia_fs")
     assert await world.ended() == 0
     assert world.status("driver-ready") == ready("false", DRIVER_DIR, "/driver-root", "/", "/host")
+
+
+async def test_6_4_4_a_driver_that_comes_without_what_was_waited_for(world: World) -> None:
+    """Its flags are read again each time: RDMA was switched off while the module was waited for."""
+    world.container_driver()
+    world.devices()
+    world.driver_container("GPU_DIRECT_RDMA_ENABLED: true\n")
+    world.modules("nvidia")
+    world.start("driver", WITH_WAIT="true")
+    await world.logged("s: nvidia-peermem: kernel module nvidia_peermem is not loaded")
+    world.process.write("/run/nvidia/validations/.driver-ctr-ready", "GPU_DIRECT_RDMA_ENABLED: false\n")
+    assert await world.ended() == 0
+    assert world.files() == {"driver-ready", ".driver-ctr-ready"}
 
 
 async def test_6_3_a_host_driver_that_comes_while_it_waits(world: World) -> None:

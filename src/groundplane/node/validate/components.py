@@ -68,8 +68,13 @@ async def _driver(context: Context) -> Ready:
     from . import driver
 
     found = await driver.check(context)
-    for extra in found.extras:
-        await run(context, extra)
+    for extra in found.extras:  # one try each: what the driver brings may be another when it is looked at again
+        try:
+            await _attempt(context, extra, TABLE[extra])
+        except NotReady as error:
+            raise NotReady(f"{extra}: {error.cause}", error.awaited) from error
+        except ValidationError as error:
+            raise ValidationError(f"{extra} validation: {error}") from error
     await driver.link(context, found)
     return Ready("driver-ready", found.text())
 
