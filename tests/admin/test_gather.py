@@ -1,6 +1,7 @@
 """Gathering within limits: long logs, no time left, an interruption; what has been read is kept, the rest is told."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,6 +34,7 @@ class Logs:
         self.stuck = asyncio.Event()
 
         self.config = SimpleNamespace(server="https://there")
+        self.now = time.time
 
     async def logs(self, pod: str, *_: Any, **__: Any) -> AsyncIterator[str]:
         for number in range(self._lines):
@@ -63,8 +65,10 @@ async def test_when_the_time_is_over_what_was_read_is_kept() -> None:
 async def test_an_interruption_leaves_what_was_read() -> None:
     logs = Logs(3)
     task = asyncio.create_task(take(logs))
-    await logs.stuck.wait()
+    stuck = asyncio.create_task(logs.stuck.wait())
+    await asyncio.wait({task, stuck}, return_when=asyncio.FIRST_COMPLETED)
     await asyncio.sleep(0)
+    stuck.cancel()
     task.cancel()
     found = (await task).captured
     assert [each.pod for each in found.logs] == ["fine"]
