@@ -13,7 +13,7 @@ hostPaths: {always: [rootFS, driverInstallDir]}
 operator:
   parts: [initContainer, metrics]
   chart: [release, repository, image, version, imagePullPolicy, imagePullSecrets, env, priorityClassName, nodeSelector,
-    cleanupCRD, upgradeCRD, tolerations, annotations, labels, affinity, logging, resources, defaultGPUMode]
+    cleanupCRD, upgradeCRD, tolerations, annotations, labels, affinity, logging, diagnosis, resources, defaultGPUMode]
 daemonsets: {chart: [labels]}
 validator: {chart: [plugin, cuda, driver, toolkit, vfioPCI, vgpuManager, vgpuDevices]}
 mig: {}
