@@ -1,7 +1,8 @@
 """``python -m bench doctor``: the doctor on a cluster of 1,000 nodes of which 20 are broken, and on one pasted log.
 
-The cluster is the lab's with hollow nodes; broken ones have a driver pod that crashes and offer no GPU. Figures: the
-whole command as a process, requests by kind, and the size of the evidence.
+The cluster is the lab's with hollow nodes; broken ones have a driver pod that crashes and offer no GPU. All operands
+have logs, longer than the doctor reads; the drivers' that crash say why. Figures: the whole command as a process,
+requests by kind, and the size of the evidence.
 """
 
 import asyncio
@@ -28,6 +29,8 @@ LOG: Final = (
     "Creating directory NVIDIA-Linux-x86_64-580.95.05\nCould not resolve Linux kernel version\n"
     "Stopping NVIDIA persistence daemon...\n"
 )
+LINES: Final = 300
+"""Of every operand's log."""
 APPS: Final = (
     "nvidia-driver-daemonset",
     "nvidia-container-toolkit-daemonset",
@@ -45,6 +48,8 @@ def pod(app: str, node: str, broken: bool) -> tuple[dict[str, Any], dict[str, An
     if broken:
         state = {"waiting": {"reason": "CrashLoopBackOff" if crashes else "PodInitializing"}}
     container = {"name": app, "ready": not broken, "restartCount": 9 if crashes else 0, "state": state}
+    if crashes:
+        container["lastState"] = {"terminated": {"exitCode": 1, "reason": "Error"}}
     spec = {"nodeName": node, "containers": [{"name": app, "image": f"nvcr.io/nvidia/{app}:v1"}]}
     meta = {"name": f"{app}-{node}", "namespace": NAMESPACE, "labels": {"app": app}}
     status = {
@@ -53,6 +58,18 @@ def pod(app: str, node: str, broken: bool) -> tuple[dict[str, Any], dict[str, An
         "containerStatuses": [{**container, "image": "x", "imageID": "sha256:1"}],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, status
+
+
+def log(app: str, node: str, broken: bool) -> str:
+    """What an operand says in a day; the driver that crashes says its cause between the lines of its steps."""
+    lines = [
+        f"I1201 {number // 3600 % 24:02}:{number // 60 % 60:02}:{number % 60:02}.{number * 7919 % 1000000:06}       1 "
+        f"{app} on {node}: GPU-{number * 2654435761 % (1 << 32):08x} is looked at, state ok, {number} of {LINES} lines"
+        for number in range(LINES)
+    ]
+    if broken and app == APPS[0]:
+        lines[-40:-40] = LOG.splitlines()
+    return "\n".join(lines) + "\n"
 
 
 async def fill(lab: Lab) -> None:
@@ -76,6 +93,9 @@ async def fill(lab: Lab) -> None:
                 await client.patch(kinds.POD, name, {"status": status}, namespace=NAMESPACE, subresource="status")
 
         await asyncio.gather(*map(place, nodes))
+        for node in nodes:
+            for app in APPS:
+                lab.write_hollow_log(NAMESPACE, f"{app}-{node}", log(app, node, node in broken))
         pods = [(f"{app}-{node}", NAMESPACE) for app in APPS for node in nodes]
         await lab.wait_until(lambda: _run(lab, *pods[-1]) and _run(lab, *pods[0]), timeout_s=60, what="pods to run")
         await asyncio.sleep(2)

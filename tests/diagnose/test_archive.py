@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groundplane.admin import sources
-from groundplane.diagnose import archive, doctor, safetar
+from groundplane.diagnose import archive, collect, doctor, safetar
+from groundplane.diagnose.archive import Captured
 from groundplane.diagnose.evidence import Command, KernelLog, Log, NodeFacts
 from groundplane.diagnose.survey import Survey
 
@@ -188,3 +189,51 @@ def test_no_damage_crashes(data: st.DataObject) -> None:
         except archive.ArchiveError as error:
             assert "it.tgz" in str(error)
         assert [each.name for each in Path(folder).iterdir()] == ["it.tgz"]
+
+
+SMILES = "\N{GRINNING FACE}" * 900
+
+
+def whole_capture() -> Captured:
+    """All logs of two pods, one of which is not well; more of each than a doctor reads."""
+
+    def pod(name: str, ready: bool) -> dict[str, Any]:
+        state = {"running": {}} if ready else {"waiting": {"reason": "CrashLoopBackOff"}}
+        status = {"name": "c", "ready": ready, "restartCount": 0 if ready else 3, "state": state}
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "gpu-operator", "labels": {"app": "nvidia-driver-daemonset"}},
+            "spec": {"nodeName": name, "containers": [{"name": "c"}]},
+            "status": {
+                "phase": "Running",
+                "conditions": [{"type": "Ready", "status": str(ready)}],
+                "containerStatuses": [{**status, "lastState": {"terminated": {"exitCode": 1}}}],
+            },
+        }
+
+    long = "\n".join(f"{SMILES} {number}" for number in range(1500))
+    after = "\n".join("x" * 80 for _ in range(150))
+    cause = f"{long}\nCould not resolve Linux kernel version\n{after}"
+    survey = Survey(namespace="gpu-operator", objects={"pods": (pod("sick", False), pod("well", True))})
+    logs = [
+        Log(text=text, pod=name, container="c", namespace="gpu-operator", node=name, previous=previous)
+        for name, text in (("sick", cause), ("well", cause))
+        for previous in (False, True)
+    ]
+    return Captured(survey=survey, logs=tuple(logs), whole=True)
+
+
+def test_of_an_archive_of_all_logs_those_that_tell_are_kept_and_give_the_same(tmp_path: Path) -> None:
+    captured = whole_capture()
+    folder = tmp_path / "it"
+    for name, content in archive.entries(captured):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    lean, full = archive.open(folder), archive.load(folder).evidence()
+    assert lean == full == captured.evidence()
+    assert [(log.pod, log.previous) for log in lean.logs] == [("sick", False), ("sick", True)]
+    assert all(len(log.text.split("\n")) <= collect.LOG_LINES for log in lean.logs)
+    assert [cause.finding.id for cause in doctor.diagnose(lean).causes] == ["S10"]
+    named = archive.open(folder, ("gpu-operator", "well"))
+    assert {log.pod for log in named.logs} == {"sick", "well"}

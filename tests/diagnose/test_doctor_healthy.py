@@ -341,8 +341,8 @@ def operator_pod(ready: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("pods", "policies", "state", "why"),
     [
-        ([], True, State.HEALTHY, "ClusterPolicy cluster-policy is ready"),
-        ([operator_pod("True")], True, State.HEALTHY, "ClusterPolicy cluster-policy is ready"),
+        ([], True, State.HEALTHY, "it has looked at ClusterPolicy cluster-policy, which is ready"),
+        ([operator_pod("True")], True, State.HEALTHY, "it has looked at ClusterPolicy cluster-policy, which is ready"),
         ([operator_pod("False")], True, State.FAILING, "pod gpu-operator-x is not ready"),
         ([operator_pod("True")], False, State.UNKNOWN, ""),
     ],

@@ -115,7 +115,7 @@ async def test_the_story_ends_with_gpus_on_offer_and_a_passed_check_on_every_gpu
     assert fault.told[0] == "1 cause found: 3 GPU nodes, 1 not well"
     assert fault.told[2].startswith("CAUSE: L1 kernel: ") and fault.told[2].endswith("[S10]")
     assert any("linux-headers-6.8.0-60-generic" in line for line in fault.told)
-    assert any(line.startswith("  gpu-b  L0 ok  L1 FAIL  L2 -") for line in fault.told)
+    assert any(" ".join(line.split()).startswith("gpu-b L0 ok L1 FAIL L2 -") for line in fault.told)
     assert fault.healed == "Nothing fails: 3 GPU nodes, 0 not well"
 
 

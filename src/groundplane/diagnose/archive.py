@@ -61,9 +61,18 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     def _telling(self, pod: tuple[str, str] | None) -> Iterator[Log]:
         wishes = set(collect.wanted_logs(self.survey, pod=pod).wanted)
         for log in self.logs:
-            if collect.Wish(log.namespace, log.pod, log.container, log.node, log.previous) in wishes:
-                end = "\n".join(log.text[-2 * collect.LOG_BYTES :].split("\n")[-collect.LOG_LINES :])
-                yield msgspec.structs.replace(log, text=end[-collect.LOG_BYTES :])
+            if _wish(log) in wishes:
+                yield msgspec.structs.replace(log, text=_end(log.text))
+
+
+def _wish(log: Log) -> collect.Wish:
+    return collect.Wish(log.namespace, log.pod, log.container, log.node, log.previous)
+
+
+def _end(text: str) -> str:
+    """As much of a log as a live doctor reads."""
+    end = "\n".join(text[-2 * collect.LOG_BYTES :].split("\n")[-collect.LOG_LINES :])
+    return end[-collect.LOG_BYTES :]
 
 
 class _Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,9 +134,18 @@ def _lines(things: Sequence[Any]) -> bytes:
 def open(path: Path, pod: tuple[str, str] | None = None) -> Evidence:  # noqa: A001  (archive.open, as gzip.open)
     """The evidence of an archive, a folder or a file; ``pod`` is looked at although it is well.
 
+    Of thousands of logs those that tell nothing are let go as they come: memory holds what is judged.
+
     Raises :class:`ArchiveError` and :class:`OSError`.
     """
-    return load(path).evidence(pod)
+    reader = _Reader(telling=True, pod=pod)
+    return _read(safetar.members(path, safetar.Limits()), str(path), reader).evidence(pod)
+
+
+def open_stream(name: str, file: BinaryIO, pod: tuple[str, str] | None = None) -> Evidence:
+    """As :func:`open`, of an open file that can seek; ``name`` is its name in messages."""
+    reader = _Reader(telling=True, pod=pod)
+    return _read(safetar.unpacked(name, file, safetar.Limits()), name, reader).evidence(pod)
 
 
 def load(path: Path, limits: safetar.Limits = safetar.Limits()) -> Captured:  # noqa: B008  (a constant)
@@ -145,8 +163,8 @@ def load_stream(name: str, file: BinaryIO, limits: safetar.Limits = safetar.Limi
     return _read(safetar.unpacked(name, file, limits), name)
 
 
-def _read(members: Iterator[safetar.Member], source: str) -> Captured:
-    reader = _Reader()
+def _read(members: Iterator[safetar.Member], source: str, reader: "_Reader | None" = None) -> Captured:
+    reader = reader or _Reader()
     for member in members:
         if member.trouble:
             reader.missing.append(member.trouble)
@@ -156,10 +174,15 @@ def _read(members: Iterator[safetar.Member], source: str) -> Captured:
 
 
 class _Reader:
-    """Files as they come; their raw bytes are let go one after another."""
+    """Files as they come; their raw bytes are let go one after another.
 
-    def __init__(self) -> None:
+    With ``telling`` only those logs are kept that the doctor would read, ``pod``'s among them, and their ends.
+    """
+
+    def __init__(self, *, telling: bool = False, pod: tuple[str, str] | None = None) -> None:
         self.missing: list[str] = []
+        self._telling, self._pod = telling, pod
+        self._wanted: frozenset[int] | None = None
         self._head: _Head | None = None
         self._objects: dict[str, list[Object]] = {}
         self._documents: list[Object] = []
@@ -194,11 +217,26 @@ class _Reader:
         elif place == "logs/index.jsonl":
             self._index = self._decoded(path, data, Log)
         elif path.parent.name == "logs" and path.name[:5].isdecimal():
-            self._texts[int(path.name[:5])] = data.decode("utf-8", "surrogatepass" if _paired(data) else "replace")
+            self._log(int(path.name[:5]), data)
         elif path.parent.name == "objects" and path.suffix == ".jsonl":
             found = self._decoded(path, data, dict[str, Any])
             kept = self._objects.setdefault(path.name.partition(".")[0], [])
             kept += [each for each in found if isinstance(each.get("metadata"), dict)]
+
+    def _log(self, number: int, data: bytes) -> None:
+        if not self._telling or self._head is None or not self._head.whole:
+            self._texts[number] = _text(data)
+            return
+        if self._wanted is None and self._complete(self._head):  # an archive has objects and index before logs
+            wishes = set(collect.wanted_logs(self._survey(self._head), pod=self._pod).wanted)
+            self._wanted = frozenset(at for at, each in enumerate(self._index) if _wish(each) in wishes)
+        tells = self._wanted is None or number in self._wanted
+        self._texts[number] = _end(_text(_tail(data))) if tells else ""
+
+    def _complete(self, head: _Head) -> bool:
+        """Whether it can be said which logs tell something: a folder's files may come in any order."""
+        objects = all(len(self._objects.get(plural, ())) >= count for plural, count in head.counts.items())
+        return objects and bool(self._index)
 
     def _decoded(self, path: PurePosixPath, data: bytes, kind: Any) -> list[Any]:
         """The things of a file, one a line; damaged lines are told and left out."""
@@ -246,12 +284,7 @@ class _Reader:
         if self._head is None:
             return self._captured_foreign(source)
         head = self._head
-        objects = {plural: tuple(self._objects.get(plural, ())) for plural in head.counts}
-        lost = {
-            plural: f"{count - len(objects[plural])} of {count} {plural} are missing in the archive"
-            for plural, count in head.counts.items()
-            if len(objects[plural]) < count
-        }
+        survey = self._survey(head)
         logs = [
             msgspec.structs.replace(each, text=self._texts[number])
             for number, each in enumerate(self._index)
@@ -259,15 +292,6 @@ class _Reader:
         ]
         if len(logs) < len(self._index):
             self.missing.append(f"{len(self._index) - len(logs)} logs are missing in the archive")
-        survey = Survey(
-            version=head.version,
-            server=head.server,
-            namespace=head.namespace,
-            at=head.at,
-            objects={plural: found for plural, found in objects.items() if plural not in lost or found},
-            absent=frozenset(head.absent),
-            unread={**head.unread, **lost},
-        )
         return Captured(
             survey=survey,
             logs=tuple(logs),
@@ -275,6 +299,23 @@ class _Reader:
             facts=tuple(self._facts),
             missing=(*head.missing, *self.missing),
             whole=head.whole,
+        )
+
+    def _survey(self, head: _Head) -> Survey:
+        objects = {plural: tuple(self._objects.get(plural, ())) for plural in head.counts}
+        lost = {
+            plural: f"{count - len(objects[plural])} of {count} {plural} are missing in the archive"
+            for plural, count in head.counts.items()
+            if len(objects[plural]) < count
+        }
+        return Survey(
+            version=head.version,
+            server=head.server,
+            namespace=head.namespace,
+            at=head.at,
+            objects={plural: found for plural, found in objects.items() if plural not in lost or found},
+            absent=frozenset(head.absent),
+            unread={**head.unread, **lost},
         )
 
     def _captured_foreign(self, source: str) -> Captured:
@@ -290,6 +331,22 @@ class _Reader:
             facts=tuple(self._facts),
             missing=tuple(self.missing),
         )
+
+
+_TAIL: Final = 8 * collect.LOG_BYTES
+"""Bytes that surely hold the end that is read, of characters of any length."""
+
+
+def _tail(data: bytes) -> bytes:
+    """The end of a text, from the beginning of a character on."""
+    start = max(0, len(data) - _TAIL)
+    while start and start < len(data) and data[start] & 0xC0 == 0x80:
+        start += 1
+    return data[start:]
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass" if _paired(data) else "replace")
 
 
 def _paired(data: bytes) -> bool:

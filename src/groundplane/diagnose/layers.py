@@ -262,7 +262,8 @@ def of_cluster(evidence: Evidence, failing: str = "") -> LayerState:
     for policy in evidence.of_kind("ClusterPolicy"):
         status: Mapping[str, Any] = policy.get("status") or {}
         if state := status.get("state"):
-            return LayerState(Layer.OPERATOR, State.HEALTHY, f"ClusterPolicy {seen.name(policy)} is {state}")
+            why = f"it has looked at ClusterPolicy {seen.name(policy)}, which is {state}"
+            return LayerState(Layer.OPERATOR, State.HEALTHY, why)
     return LayerState(Layer.OPERATOR, State.UNKNOWN)
 
 

@@ -247,6 +247,10 @@ class Lab:
         """Return the descriptions of the simulated nodes that have a GPU, by name, in order."""
         return {spec.name: spec for spec in sorted(self._pool.specs(), key=lambda spec: spec.name) if spec.gpus}
 
+    def write_hollow_log(self, namespace: str, pod: str, text: str) -> None:
+        """Give a pod of a hollow node a log."""
+        self._pool.hollow_logs[namespace, pod] = text.encode()
+
     def host(self, name: str) -> SimulatedHost:
         """The host of a simulated node."""
         return self._kubelet(name).host

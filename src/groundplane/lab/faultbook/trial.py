@@ -156,8 +156,8 @@ class Trial:
         gathered = await gather.gather(self.client, namespace=OPERATOR_NAMESPACE, look=_looker(self.client))
         redactor = gather_pack.redactor_of(gathered.captured.survey, pseudonyms=False)
         whole = gather_pack.redacted(gathered, redactor).gathered.captured
-        read = archive.load_stream("archive.tar", packed(archive.entries(whole)))
-        return doctor.diagnose(gathered.captured.evidence()), doctor.diagnose(read.evidence())
+        read = archive.open_stream("archive.tar", packed(archive.entries(whole)))
+        return doctor.diagnose(gathered.captured.evidence()), doctor.diagnose(read)
 
     async def healthy(self, patience_s: float = PATIENCE_S) -> Verdict:
         """The first verdict without a finding, in a cluster that has settled; the last one if there is none in time."""

@@ -13,6 +13,8 @@ class NodePool:
 
     def __init__(self) -> None:
         self._kubelets: dict[str, Kubelet] = {}
+        self.hollow_logs: dict[tuple[str, str], bytes] = {}
+        """Logs of pods that only look as if they ran, by namespace and name; of all their containers and runs."""
 
     def __contains__(self, name: object) -> bool:
         return name in self._kubelets
@@ -55,6 +57,8 @@ class NodePool:
         timestamps: bool = False,
     ) -> AsyncIterator[bytes]:
         """A container's log."""
+        if (written := self.hollow_logs.get((ns, pod))) is not None:
+            return _written(written, tail_lines)
         return self.of_pod(ns, pod).logs(
             ns,
             pod,
@@ -82,3 +86,8 @@ class NodePool:
     async def http_get(self, ns: str, pod: str, port: int, path: str) -> tuple[int, str]:
         """Ask a port of a pod."""
         return await self.of_pod(ns, pod).http_get(ns, pod, port, path)
+
+
+async def _written(text: bytes, tail_lines: int | None) -> AsyncIterator[bytes]:
+    lines = text.splitlines(keepends=True)
+    yield b"".join(lines if tail_lines is None else lines[max(0, len(lines) - tail_lines) :])
