@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from ...admin import gather, gather_pack, nodelook
+from ...api import names
 from ...cluster import kinds
 from ...cluster.client import Client
 from ...diagnose import archive, collect, doctor
@@ -169,10 +170,11 @@ class Trial:
             await asyncio.sleep(AGAIN_S)
 
     async def _settled(self) -> bool:
-        """Whether the operator has done what the policy says, and DaemonSets roll no more."""
+        """Whether the operator has done what the policy says, no driver is being upgraded, and no DaemonSet rolls."""
         policies = (await self.client.list(kinds.CLUSTER_POLICY)).items
         sets = (await self.client.list(kinds.DAEMON_SET, OPERATOR_NAMESPACE)).items
-        return all(map(_done, policies)) and all(map(_rolled, sets))
+        nodes = (await self.client.list(kinds.NODE)).items
+        return all(map(_done, policies)) and all(map(_rolled, sets)) and all(map(_at_rest, nodes))
 
     async def found(self, placed: Mapping[str, str], patience_s: float = PATIENCE_S) -> list[Result]:
         """What the doctor says of faults as soon as it is right; what it said last if it is not in time."""
@@ -227,6 +229,11 @@ def _done(policy: Mapping[str, Any]) -> bool:
     status = policy.get("status") or {}
     seen = [each.get("observedGeneration") for each in status.get("conditions") or () if each["type"] == "Ready"]
     return status.get("state") == "ready" and seen == [policy["metadata"]["generation"]]
+
+
+def _at_rest(node: Mapping[str, Any]) -> bool:
+    state = (node["metadata"].get("labels") or {}).get(names.UPGRADE_STATE, "")
+    return state in ("", "upgrade-done") and not node["spec"].get("unschedulable")
 
 
 def _rolled(daemon_set: Mapping[str, Any]) -> bool:
