@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from ..api import names
+from ..diagnose.evidence import moment
 from ..diagnose.findings import Action, Evidence, Finding, Layer, Outcome
-from ..diagnose.survey import Object, moment
+from ..diagnose.survey import Object
 from ..operator import causes
 from .cudatest_plan import NodeTest
 from .verify_view import finding

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ..api import names
+from ..diagnose.evidence import moment
 from ..diagnose.findings import Action, Evidence, Finding, Outcome
-from ..diagnose.survey import Object, moment
+from ..diagnose.survey import Object
 from ..operands import dcgm_exporter, device_plugin, gfd
 from .expected import labels_of, name_of
 from .metricslook import Exporter

@@ -4,7 +4,6 @@ Every command that reports findings has the same options, formats and exit codes
 end here, as one sentence with what to do next; a traceback is a defect.
 """
 
-import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
@@ -143,6 +142,8 @@ def _finished(work: Coroutine[Any, Any, T]) -> T:
     When :func:`asyncio.run` puts the handler of SIGINT back, Python 3.11 makes, and throws away, the ``repr`` of the
     task: with a survey of 1,000 nodes as its result, that is 100 MiB.
     """
+    import asyncio  # not at the top: what reads a file needs none, and starts the sooner
+
     kept: list[T] = []
 
     async def keep() -> None:

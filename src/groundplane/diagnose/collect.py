@@ -381,7 +381,7 @@ def _set_ready(daemon_set: Object) -> bool:
 
 
 def _young(event: Object, now: float) -> bool:
-    moment = surveys.moment(seen.event_of(event).when)
+    moment = seen.moment(seen.event_of(event).when)
     return moment is None or not now or now - moment <= EVENT_AGE_S
 
 

@@ -15,7 +15,6 @@ import msgspec
 from ..api import names
 from . import evidence as seen
 from . import findings, pods
-from . import survey as surveys
 from .evidence import Evidence, Object
 from .findings import Action, Finding, Layer, Outcome, Severity
 from .match import Match, Scope, container_statuses, match, number, scopes
@@ -74,7 +73,7 @@ def judge(evidence: Evidence, signatures: Iterable[Signature]) -> Verdict:
     ordered = _order(signatures)
     shares = scopes(evidence)
     operator_first = not _has_gpu_nodes(evidence) or evidence.context.get("brings_up") in _NOT_UP
-    now = surveys.moment(str(evidence.context.get("at") or ""))
+    now = seen.moment(evidence.context.get("at"))
     causes: list[Cause] = []
     unmatched: list[Finding] = []
     notes: list[Finding] = []
@@ -110,7 +109,7 @@ def _born(scope: Scope) -> float | None:
         for condition in (node.get("status") or {}).get("conditions") or ()
         if condition.get("type") == "Ready" and condition.get("status") == "True"
     ]
-    known = [found for each in moments if (found := surveys.moment(str(each or ""))) is not None]
+    known = [found for each in moments if (found := seen.moment(each)) is not None]
     return max(known, default=None)
 
 

@@ -8,6 +8,7 @@ that rules look at one shape only. Nothing is judged here; that is ``engine``'s 
 import enum
 import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Final
 
@@ -179,6 +180,14 @@ def node_of(thing: Object) -> str:
 def _mapping(thing: Object, key: str) -> Mapping[str, Any]:
     found = thing.get(key)
     return found if isinstance(found, Mapping) else {}
+
+
+def moment(stamp: Any) -> float | None:
+    """Unix seconds of a time as the API server writes it; None if it is none."""
+    try:
+        return datetime.fromisoformat(str(stamp or "").replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return None
 
 
 # --- The document -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import msgspec
 from ..api import names
 from . import evidence as seen
 from . import pods
-from . import survey as surveys
 from .evidence import Evidence, NodeFacts, Object
 from .findings import Layer
 
@@ -79,7 +78,7 @@ class View:
         self.labels = evidence.node_labels(node) or {}
         mine = [each for each in evidence.nodes if evidence.place(each.name) == node]
         self.facts: NodeFacts = mine[-1] if mine else NodeFacts()
-        self.now = surveys.moment(str(evidence.context.get("at") or ""))
+        self.now = seen.moment(evidence.context.get("at"))
         self.pods: dict[Layer, list[Object]] = {}
         self.workloads: list[Object] = []
         self.operands: list[Object] = []

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from ..api import names
 from . import evidence as seen
-from . import survey as surveys
 from .evidence import Object
 from .findings import Layer
 from .match import container_statuses, number
@@ -176,7 +175,7 @@ def coming_up(of_node: Sequence[Object], now: float | None, born: float | None =
 
 
 def _starts(layer: Layer, pod: Object, now: float, born: float | None) -> bool:
-    made = _moment(_mapping(pod, "metadata").get("creationTimestamp"))
+    made = seen.moment(_mapping(pod, "metadata").get("creationTimestamp"))
     booted = born if born is not None and made is not None and born > made else None
     since = made if booted is None else booted
     limit = DRIVER_STARTING_S if layer is Layer.DRIVER else STARTING_S
@@ -200,12 +199,10 @@ def _just_ready(pod: Object, now: float) -> bool:
     if not ready(pod) or ended(pod) or any(map(restarted, statuses(pod))):
         return False
     conditions = [each for each in _mapping(pod, "status").get("conditions") or () if isinstance(each, Mapping)]
-    since = next((_moment(each.get("lastTransitionTime")) for each in conditions if each.get("type") == "Ready"), None)
+    since = next(
+        (seen.moment(each.get("lastTransitionTime")) for each in conditions if each.get("type") == "Ready"), None
+    )
     return since is not None and now - since <= SETTLING_S
-
-
-def _moment(text: Any) -> float | None:
-    return surveys.moment(str(text or ""))
 
 
 def statuses(pod: Object) -> Iterator[Mapping[str, Any]]:

@@ -8,7 +8,6 @@ read stands in :attr:`Survey.unread` with the reason, and is never taken for emp
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -203,14 +202,6 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             objects={plural: _ordered(items) for plural, items in found.items()},
             unread=lacking,
         )
-
-
-def moment(stamp: str) -> float | None:
-    """Unix seconds of a time as the API server writes it; None if it is none."""
-    try:
-        return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
-    except ValueError:
-        return None
 
 
 _BY_NAME: Final = {
