@@ -90,7 +90,7 @@ def judge(evidence: Evidence, signatures: Iterable[Signature]) -> Verdict:
     return Verdict(
         causes=tuple(causes),
         unmatched=tuple(findings.grouped(unmatched)),
-        unknown=tuple(_unknown(evidence, anything=bool(causes or unmatched))),
+        unknown=tuple(_unknown(evidence, anything=bool(causes or unmatched or notes))),
         notes=tuple(findings.grouped(notes)),
         coming=tuple(coming),
     )
@@ -313,8 +313,13 @@ def _unmatched(scope: Scope, causes: Sequence[Cause], rising: Layer | None) -> I
     for pod in scope.objects.get("Pod", ()):
         since = rising if pods.validates(pod) else None
         for container, how, layer in _failing(pod):
+            if how == _UNSCHEDULED and any(cause.finding.layer is Layer.WORKLOAD for cause in causes):
+                continue  # that is what the cause says
             if rank(layer, False) < limit and (since is None or layer < since):
                 yield _unmatched_finding(scope, pod, container, how, layer)
+
+
+_UNSCHEDULED: Final = "cannot be scheduled"
 
 
 def _failing(pod: Object) -> Iterator[tuple[str, str, Layer]]:
@@ -334,7 +339,7 @@ def _failing(pod: Object) -> Iterator[tuple[str, str, Layer]]:
         yield "", f"phase {phase} {status.get('reason') or ''}".strip(), nearest(pod_name, "")
     scheduled = (each for each in status.get("conditions") or () if each.get("type") == "PodScheduled")
     if any(each.get("status") == "False" for each in scheduled):
-        yield "", "cannot be scheduled", Layer.WORKLOAD
+        yield "", _UNSCHEDULED, Layer.WORKLOAD
 
 
 def _how(container: Mapping[str, Any]) -> str:

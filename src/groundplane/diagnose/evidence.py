@@ -435,7 +435,7 @@ _PHASES: Final = {"Running": "Running", "Completed": "Succeeded", "Succeeded": "
 def _as_pod(short: _ShortPod) -> Object:
     init, containers = dict(short.init), dict(short.containers)
     told = init if short.status.startswith("Init:") else containers
-    if short.status and not told:
+    if short.status and short.status != "Pending" and not told:  # what is pending has no container yet
         told[""] = short.status.removeprefix("Init:")
     held = "Pending" if init or "ImagePull" in short.status or short.status == "Pending" else "Running"
     phase = short.phase or _PHASES.get(short.status, held)

@@ -140,6 +140,10 @@ def scopes(evidence: Evidence) -> dict[str, Scope]:
 
 def _facts(node: seen.NodeFacts) -> Mapping[str, Any]:
     commands = {line: msgspec.to_builtins(said) for line, said in node.commands.items()}
+    if (rc := node.facts.get("nvidia_smi_rc")) is not None and not any(
+        each.startswith("nvidia-smi") for each in commands
+    ):
+        commands["nvidia-smi"] = {"rc": rc}
     return {**node.facts, "commands": commands}
 
 
