@@ -10,7 +10,7 @@ demo: $(VENV)/.runtime      ## start a lab, bring the GPU stack up, show it
 	$(BIN)/groundplane lab demo
 
 test: $(VENV)/.dev          ## everything that must hold: style, types, imports, tests, coverage
-	$(BIN)/python -m pytest -n 3 -m "not real" --durations=20 --durations-min=5 --cov --cov-report=json:.coverage.json --cov-report=
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not real" --durations=20 --durations-min=5 --cov --cov-report=json:.coverage.json --cov-report=
 	$(BIN)/python tests/coverage_gate.py .coverage.json
 	$(MAKE) --no-print-directory check
 
