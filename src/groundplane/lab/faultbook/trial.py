@@ -32,8 +32,8 @@ SPEED: Final = 240.0
 """Cluster seconds in a real one: probes that are due in cluster time must not outrun a busy machine."""
 AGAIN_S: Final = 0.3
 """Real seconds between two examinations."""
-PATIENCE_S: Final = 120.0
-ARCHIVES: Final = 5
+PATIENCE_S: Final = 240.0
+ARCHIVES: Final = 12
 
 _PLAIN: Final = {"gpus": (GpuSpec("A100", 2),)}
 KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -222,6 +222,7 @@ class Trial:
             same |= {each.fault for each in judged(read, placed) if each.right}
             if same == set(placed.values()):
                 break
+            await asyncio.sleep(AGAIN_S)
         return same
 
 
