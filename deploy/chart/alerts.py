@@ -339,8 +339,8 @@ OPERATOR_ALERTS: Final = (
         "max by (cause, layer, title) (groundplane_diagnosis_cause_nodes == bool 0) == 1",
         10,
         "Something of the GPU stack fails that is no node's",
-        "Layer {{ $labels.layer }}, cause {{ $labels.cause }}: {{ $labels.title }}. The Events of the ClusterPolicy say "
-        "what to do; groundplane doctor shows the evidence.",
+        "Layer {{ $labels.layer }}, cause {{ $labels.cause }}: {{ $labels.title }}. The Events of the ClusterPolicy "
+        "say what to do; groundplane doctor shows the evidence.",
     ),
     Alert(
         "GPUOperatorDiagnosisStale",
